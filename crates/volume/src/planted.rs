@@ -13,6 +13,10 @@ pub enum Bug {
     SettledByOldAnswer,
     /// `iscsi`: what is reset has restarted.
     ResetLoses,
+    /// `iscsi`: a disk whose blocks have another size is read and written as before.
+    OtherBlocksTaken,
+    /// `iscsi`: where a target has once moved to is tried first for ever, although nobody answers there.
+    RedirectionKept,
     /// `iscsi`: the writes that a removed path has left hold nothing back.
     RemovedPathForgotten,
     /// `iscsi`: other lanes keep sending by themselves while a lost nexus may still write.

@@ -22,8 +22,7 @@ use engine::{Buf, Duration, LaneFuture, spawn, time};
 
 use super::{
     cdb::{self, CdbBytes, ReserveOut},
-    claimed::{Fenced, Held},
-    machine::{Event, Subject},
+    machine::{Event, OwnershipEvent, Subject},
     nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
@@ -83,17 +82,11 @@ enum Attempt {
 }
 
 impl RemoteUnit {
-    /// Claims the disk and starts watching the claim. `is_volatile`: the disk has a volatile write cache.
-    pub(super) async fn claim(
-        self: &Rc<RemoteUnit>,
-        claim: &Claim,
-        is_volatile: bool,
-    ) -> Result<()> {
-        self.claimed.is_volatile.set(is_volatile);
-        self.claimed.is_new.set(true);
+    /// Claims the disk and starts watching the claim.
+    pub(super) async fn claim(self: &Rc<RemoteUnit>, claim: &Claim) -> Result<()> {
+        self.tell_ownership(OwnershipEvent::ClaimBegins);
         let claimed = self.claim_all(claim).await;
-        self.claimed.is_new.set(false);
-        self.paths.notify();
+        self.tell_ownership(OwnershipEvent::ClaimEnds);
         claimed
     }
 
@@ -106,17 +99,17 @@ impl RemoteUnit {
         let holding = self.holding_path(&nexus).await;
         let nexus = holding.and_then(Path::usable).unwrap_or(nexus);
         let at = time::now();
-        let is_fenced = self.take(&nexus, claim).await?;
+        let is_reserved = self.take(&nexus, claim).await?;
         claim.proved(at);
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
-        self.paths.tell_fence(!is_fenced);
-        self.claimed.held.replace(Some(Held { claim, is_fenced }));
-        self.handle(Event::Claimed);
+        self.paths.tell_fence(!is_reserved);
+        self.claim.replace(Some(claim));
+        self.tell_ownership(OwnershipEvent::Claimed { is_reserved });
         // Registrations are per I_T nexus (SPC-4 5.13.7).
         for other in self.paths.usable() {
             if let Err(error) = self.establish_claim(&other).await {
-                self.claimed.check()?;
+                self.check_owned()?;
                 // That path alone cannot be used.
                 if !Rc::ptr_eq(&other, &nexus) {
                     other.end(error);
@@ -130,9 +123,9 @@ impl RemoteUnit {
 
     /// Releases the claim: takes our name off the mark first, while the fence still stands.
     pub(super) async fn release_claim(&self) -> Result<()> {
-        let held = self.claimed.held.borrow().clone();
+        let claim = self.claim.borrow().clone();
         self.paths.tell_fence(false);
-        let Some(Held { claim, is_fenced }) = held.filter(|held| held.claim.is_held()) else {
+        let Some(claim) = claim.filter(Claim::is_held) else {
             return Ok(());
         };
         claim.close();
@@ -144,7 +137,7 @@ impl RemoteUnit {
         if matches!(mark, ClaimAnswer::Good(block) if claim.is_marked(&block).is_ok()) {
             self.write_mark(&nexus, claim.released_block()).await?;
         }
-        if is_fenced {
+        if self.machine.borrow().is_reserved() {
             for nexus in self.paths.usable() {
                 self.unregister(&nexus, &claim).await;
             }
@@ -380,7 +373,7 @@ impl RemoteUnit {
     /// # Errors
     /// `Preempted` when the disk has a new owner (permanent); otherwise whatever kept us from finding out.
     pub(super) async fn establish_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let _establishing = self.claimed.begin_establishing().await;
+        let _establishing = self.establishing.take(1).await;
         self.establish(nexus).await
     }
 
@@ -397,7 +390,7 @@ impl RemoteUnit {
                     "the target reports with every command that its reservations may have ended";
                 return Err(Error::new(ErrorKind::TimedOut, why));
             }
-            let _establishing = self.claimed.begin_establishing().await;
+            let _establishing = self.establishing.take(1).await;
             if nexus.is_over() {
                 return Ok(());
             }
@@ -417,31 +410,34 @@ impl RemoteUnit {
     /// covered by its result.
     async fn establish(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let events = self.machine.borrow().events(Subject::Claim);
-        let held = self.claimed.held.borrow().clone();
-        let Some(Held { claim, is_fenced }) = held else {
-            if let Fenced::Made(key) | Fenced::Restarted(Some(key)) = self.claimed.fence.get() {
+        let claim = self.claim.borrow().clone();
+        let Some(claim) = claim else {
+            let key = self.machine.borrow().fence_key();
+            if let Some(key) = key {
                 self.take_in(nexus, key).await?;
             }
             self.handle(Event::Settled(Subject::Claim, events));
             return Ok(());
         };
+        let is_reserved = self.machine.borrow().is_reserved();
         let mut why = "the disk's reservation keeps changing";
         for _ in 0..ROUNDS_MAX {
             claim.check()?;
             let at = time::now();
-            if is_fenced && !self.reserve_again(nexus, &claim).await? {
+            if is_reserved && !self.reserve_again(nexus, &claim).await? {
                 continue;
             }
             match self.read_mark(nexus).await? {
                 ClaimAnswer::Good(block) => {
                     if let Err(by) = claim.is_marked(&block) {
                         // Behind our reservation nobody else has written: the disk was set back, which its user is to look at.
-                        if is_fenced && self.claimed.is_watched() && Claim::is_label(&block) {
-                            self.claimed.restarted();
+                        let is_watched = self.machine.borrow().is_watched();
+                        if is_reserved && is_watched && Claim::is_label(&block) {
+                            self.tell_ownership(OwnershipEvent::StartedAgain);
                             self.write_mark(nexus, claim.block()).await?;
                             continue;
                         }
-                        if is_fenced {
+                        if is_reserved {
                             self.unregister(nexus, &claim).await;
                         }
                         return Err(self.lose(&claim, &by));
@@ -452,7 +448,7 @@ impl RemoteUnit {
                 }
                 // We hold the reservation, but came in through another portal group, where this port is not
                 // registered.
-                ClaimAnswer::Conflict if is_fenced => {
+                ClaimAnswer::Conflict if is_reserved => {
                     self.register(nexus, &claim).await?;
                     why = "the target rejects this session, although it is registered";
                 }

@@ -17,7 +17,7 @@ use super::{
     facts::DiskFacts,
     identity::DiskIdentity,
     inquiry, lanes,
-    machine::{Event, Subject},
+    machine::{Event, OwnershipEvent, Subject},
     paths::PathCounts,
     session::{Data, Reply},
     transfer::{self, Way, whole},
@@ -86,12 +86,10 @@ impl IscsiDisk {
     ) -> Result<Rc<IscsiDisk>> {
         unit.open_first(begin).await?;
         let facts = inquiry::ask(unit).await?;
-        let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
-        let _ = unit.extent.set(extent);
-        unit.handle(Event::Opened(facts.mode()));
-        let _ = unit.identity.set(facts.identity.clone());
         let facts = Arc::new(facts);
         let _ = unit.facts.set(facts.clone());
+        let _ = unit.identity.set(facts.identity.clone());
+        unit.handle(Event::Opened(facts.geometry(), facts.mode()));
         unit.open_others().await?;
         let disk = Rc::new(IscsiDisk {
             unit: unit.clone(),
@@ -342,7 +340,6 @@ impl Volume for IscsiDisk {
     }
 
     fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        let is_volatile = self.facts.shape.volatile_cache;
         LaneFuture::new(async move {
             match order {
                 Order::Read(at) => Ok(Report::Block(self.unit.read_as_registrant(at).await?)),
@@ -351,7 +348,7 @@ impl Volume for IscsiDisk {
                     Ok(Report::Block(block.to_vec()))
                 }
                 Order::Take(claim) => {
-                    self.unit.claim(&claim, is_volatile).await?;
+                    self.unit.claim(&claim).await?;
                     Ok(Report::Taken(Some(claim.generation())))
                 }
                 Order::Label(claim) => {
@@ -371,7 +368,7 @@ impl Volume for IscsiDisk {
                     Ok(Report::Looks(self.facts.shape.looks()))
                 }
                 Order::Renew => {
-                    self.unit.claimed.renew();
+                    self.unit.tell_ownership(OwnershipEvent::Looked);
                     Ok(Report::Renewed)
                 }
                 order @ (Order::Note(..) | Order::Notes(_)) => fallback::member(self, order).await,

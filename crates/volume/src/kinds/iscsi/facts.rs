@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{identity::DiskIdentity, machine::Mode};
+use super::{
+    identity::DiskIdentity,
+    machine::{Geometry, Mode},
+};
 use crate::{Durability, Shape};
 
 /// What a disk reported when it was opened.
@@ -22,6 +25,14 @@ pub(super) struct DiskFacts {
 
 impl DiskFacts {
     /// What its mode parameters say, as they were last followed.
+    /// The geometry at the start.
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry {
+            block_size_bytes: self.shape.block_size_bytes,
+            len_bytes: self.shape.len_bytes(),
+        }
+    }
+
     pub(super) fn mode(&self) -> Mode {
         Mode {
             is_volatile: self.shape.volatile_cache,

@@ -18,8 +18,7 @@ use ::mirror::{
 use super::{
     cdb::{self, ReserveOut},
     claim::{ClaimAnswer, EXCLUSIVE_REGISTRANTS, ReportedReservation, be},
-    claimed::Fenced,
-    machine::Event,
+    machine::OwnershipEvent,
     nexus::Nexus,
     session::Data,
     unit::RemoteUnit,
@@ -48,7 +47,7 @@ impl RemoteUnit {
             FenceCommand::ReadReservation => {
                 let holder = self.holding_key(&nexus).await?;
                 if holder == Some(key.raw()) {
-                    self.claimed.fence.set(Fenced::Made(key));
+                    self.tell_ownership(OwnershipEvent::Fenced(key));
                 }
                 Ok(FenceAnswer::Reservation(holder))
             }
@@ -73,8 +72,7 @@ impl RemoteUnit {
     /// Registers `key` for every session.
     async fn register_all(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         // Sessions that log in before the fence is made are taken in after it.
-        self.claimed.fence.set(Fenced::Not);
-        self.handle(Event::Claimed);
+        self.tell_ownership(OwnershipEvent::FenceBegins);
         let answer = self.register_fence(nexus, key).await?;
         let others: Vec<_> = self.paths.usable().collect();
         for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
@@ -137,26 +135,34 @@ impl RemoteUnit {
         }
     }
 
-    /// Takes `nexus`, which has just logged in or was refused, into the fence under `key`.
+    /// Takes `nexus`, which has just logged in or was refused, into the fence under `key`. If that is lost, sessions may log in
+    /// all the same, to make another one; nothing else is sent over them.
     pub(super) async fn take_in(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             let holder = self.holding_key(nexus).await?;
             let is_newer = |raw: u64| FenceKey::from_raw(raw).is_some_and(|other| other > key);
             match holder {
                 Some(holder) if holder == key.raw() => {}
-                Some(holder) if is_newer(holder) => return self.lose_fence(Fenced::Superseded),
+                Some(holder) if is_newer(holder) => {
+                    self.tell_ownership(OwnershipEvent::FenceSuperseded);
+                    return Ok(());
+                }
                 None if is_planted(Bug::FencedAgain) => {
                     self.register_fence(nexus, key).await?;
                     let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, key.raw());
                     self.reserve_step(nexus, reserve).await?;
                 }
-                _ => return self.lose_fence(Fenced::Gone),
+                _ => {
+                    self.tell_ownership(OwnershipEvent::FenceGone);
+                    return Ok(());
+                }
             }
             let registered = self.register_fence(nexus, key).await?;
             // A newer owner was there before our registration, or sees it.
             if self.keys(nexus).await?.into_iter().any(is_newer) {
                 self.unregister_key(nexus, key.raw()).await;
-                return self.lose_fence(Fenced::Superseded);
+                self.tell_ownership(OwnershipEvent::FenceSuperseded);
+                return Ok(());
             }
             let proof = self.tell(nexus, &cdb::read(0, 0), Data::None).await?;
             if registered == FenceAnswer::Good && matches!(proof, ClaimAnswer::Good(_)) {
@@ -164,13 +170,6 @@ impl RemoteUnit {
             }
         }
         Err(not_taken_in())
-    }
-
-    /// Sessions may log in, to make another fence; nothing else is sent over them.
-    fn lose_fence(&self, how: Fenced) -> Result<()> {
-        self.claimed.fence.set(how);
-        self.paths.notify();
-        Ok(())
     }
 
     /// Waits for a session over which the disk can be asked something.

@@ -47,7 +47,7 @@ impl RemoteUnit {
     /// The [`READ_BYTES`] of the disk from `at` on, read as a registrant if its reservation demands that.
     pub(super) async fn read_as_registrant(&self, at: u64) -> Result<Vec<u8>> {
         let nexus = self.nexus(&mut self.patience()).await?;
-        let block = self.extent.get().map_or(512, |(block, _)| *block);
+        let block = self.block_size_bytes();
         let read = cdb::read(at / u64::from(block), READ_BYTES as u32 / block);
         let read = || self.tell(&nexus, &read, Data::In(READ_BYTES));
         let told = match read().await? {

@@ -101,7 +101,7 @@ async fn keep(unit: Weak<RemoteUnit>, index: usize) {
                 });
                 let nexuses: Vec<_> = nexuses.collect();
                 let term = door.term.get() + 1;
-                let claim = this.claimed.claim();
+                let claim = this.claim.borrow().clone();
                 door.term.set(term);
                 door.granted.replace(wanted.clone());
                 LaneFuture::new(door.branch.call(move |branch: Rc<Branch>| async move {
@@ -137,7 +137,7 @@ impl RemoteUnit {
         let is_well = self.paths.is_well()
             && !self.is_unsettled()
             && !self.machine.borrow().is_judging()
-            && self.claimed.check().is_ok()
+            && self.check_owned().is_ok()
             && door.troubles.get() == 0;
         if !is_well {
             return None;
@@ -148,7 +148,7 @@ impl RemoteUnit {
         let nexuses: Vec<_> = own
             .map(|(there, doubts)| (there.number(), doubts))
             .collect();
-        let is_claimed = self.claimed.claim().is_some();
+        let is_claimed = self.claim.borrow().is_some();
         (!nexuses.is_empty()).then_some(Terms {
             nexuses,
             is_claimed,

@@ -4,6 +4,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    net::SocketAddr,
     rc::Rc,
     sync::Arc,
 };
@@ -110,20 +111,20 @@ impl From<SentReply> for Reply {
 }
 
 impl SessionLink {
-    /// Logs in on `lane`, which is not this one, at `portal` or wherever that redirects us. Also returns the portal,
-    /// which has recorded a redirection.
+    /// Logs in on `lane`, which is not this one, at `portal` or wherever that redirects us. Also returns where the target has
+    /// moved for good.
     pub(super) async fn log_in_on(
         lane: &LaneHandle,
         portal: Portal,
         (config, path): (&IscsiConfig, &PathConfig),
         deadline: Instant,
-    ) -> Result<(SessionLink, Portal)> {
+    ) -> Result<(SessionLink, Option<SocketAddr>)> {
         let (config, path) = (config.clone(), path.clone());
         let make = move || {
             LaneFuture::new(async move {
-                let session = portal.log_in(&config, &path, deadline).await?;
+                let (session, moved) = portal.log_in(&config, &path, deadline).await?;
                 let silence = session.silence().clone();
-                let told = (session.port(), session.digests(), silence, portal);
+                let told = (session.port(), session.digests(), silence, moved);
                 let own = Own {
                     session,
                     in_flight: InFlight::default(),
@@ -131,7 +132,7 @@ impl SessionLink {
                 Ok((Rc::new(OwnedSession(Rc::new(own))), told))
             })
         };
-        let (kept, (port, digests, silence, portal)) = Resident::settle(lane, make).await?;
+        let (kept, (port, digests, silence, moved)) = Resident::settle(lane, make).await?;
         let distant = Rc::new(Distant {
             kept,
             port,
@@ -165,7 +166,7 @@ impl SessionLink {
                 distant.ended(end);
             }
         });
-        Ok((SessionLink::There(distant), portal))
+        Ok((SessionLink::There(distant), moved))
     }
 
     /// The session, if it is on another lane.

@@ -2,7 +2,6 @@
 //! redirection the new address is remembered and tried before the configured one.
 
 use std::{
-    cell::Cell,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     sync::Arc,
@@ -24,21 +23,17 @@ const REDIRECTIONS_MAX: usize = 4;
 const PORT: u16 = 3260;
 
 /// Where the target is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Portal {
-    configured: SocketAddr,
-    /// The address of a permanent redirection.
-    moved: Cell<Option<SocketAddr>>,
+    pub(super) configured: SocketAddr,
+    /// Where it has moved for good, as far as is known.
+    pub(super) moved: Option<SocketAddr>,
 }
 
-impl Portal {
-    pub(super) fn new(configured: SocketAddr) -> Portal {
-        Portal {
-            configured,
-            moved: Cell::new(None),
-        }
-    }
+/// A session, and where the target has moved for good: `None` if it was found without such a redirection.
+pub(super) type LoggedIn = (Rc<Session>, Option<SocketAddr>);
 
+impl Portal {
     /// Logs in, here or wherever we are redirected. All of it ends by `deadline`; each connection also has its own
     /// limit.
     pub(super) async fn log_in(
@@ -46,34 +41,29 @@ impl Portal {
         config: &IscsiConfig,
         path: &PathConfig,
         deadline: Instant,
-    ) -> Result<Rc<Session>> {
+    ) -> Result<LoggedIn> {
         let who = (config, path);
-        let Some(moved) = self.moved.get() else {
-            return self.follow(self.configured, who, deadline).await;
+        let Some(moved) = self.moved else {
+            return self.follow(None, who, deadline).await;
         };
-        match self.follow(moved, who, deadline).await {
-            Ok(session) => Ok(session),
+        match self.follow(Some(moved), who, deadline).await {
+            Ok(logged_in) => Ok(logged_in),
             // The target may have moved back. If not, report the error of the new address.
             Err(error) => {
-                let back = self.follow(self.configured, who, deadline).await;
+                let back = self.follow(None, who, deadline).await;
                 back.map_err(|_| error)
             }
         }
     }
 
-    /// Begins at the configured address again, which redirects us if that still holds: a login has failed, perhaps because
-    /// the address that we were once redirected to was silent for all of its time.
-    pub(super) fn forget_redirection(&self) {
-        self.moved.set(None);
-    }
-
-    /// Logs in at `address`, following redirections.
+    /// Logs in where the target has `moved`, or at the configured address, following redirections.
     async fn follow(
         &self,
-        mut address: SocketAddr,
+        mut moved: Option<SocketAddr>,
         (config, path): (&IscsiConfig, &PathConfig),
         deadline: Instant,
-    ) -> Result<Rc<Session>> {
+    ) -> Result<LoggedIn> {
+        let mut address = moved.unwrap_or(self.configured);
         for _ in 0..=REDIRECTIONS_MAX {
             let left = deadline - time::now();
             let timeouts = Timeouts {
@@ -85,12 +75,10 @@ impl Portal {
             let opened = Session::open(address, &way, initiator, timeouts).await;
             let Redirection { to, permanently } = match opened? {
                 LoginOutcome::Session(session) => {
-                    if address == self.configured {
-                        self.moved.set(None);
-                    }
                     let unused = Unused(Some(session.clone()));
                     session.addresses(addressing::field_of(&session, config.lun).await?);
-                    return Ok(unused.take());
+                    let moved = moved.filter(|_| address != self.configured);
+                    return Ok((unused.take(), moved));
                 }
                 LoginOutcome::Redirected(redirection) => redirection,
             };
@@ -111,12 +99,11 @@ impl Portal {
             if permanently {
                 tracing::warn!(%from, %to, target_name,
                     "the target has moved permanently: write its new address into `url`");
-                self.moved.set(Some(address));
+                moved = Some(address);
             } else {
                 tracing::info!(%from, %to, target_name, "the target has moved temporarily");
             }
         }
-        self.moved.set(None);
         let message = format!(
             "the target has redirected us more than {REDIRECTIONS_MAX} times, most recently to \
              {address}: its portals may redirect in a circle"

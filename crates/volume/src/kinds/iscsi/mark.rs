@@ -1,14 +1,11 @@
 //! The mark of a [claim](super::claim) on a remote disk: where it is, and how it is read and durably written.
 
-use std::{
-    rc::Rc,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::rc::Rc;
 
 use engine::Payload;
 
 use super::{
-    cdb, claim::ClaimAnswer, facts::DiskFacts, nexus::Nexus, session::Data, unit::RemoteUnit,
+    cdb, claim::ClaimAnswer, machine::Mode, nexus::Nexus, session::Data, unit::RemoteUnit,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -18,7 +15,7 @@ use crate::{
 impl RemoteUnit {
     /// LBA and number of blocks of the mark.
     pub(super) fn mark_place(&self) -> (u64, u32) {
-        let block = self.extent.get().map_or(512, |(block, _)| *block);
+        let block = self.block_size_bytes();
         (LABEL_AT / u64::from(block), LABEL_BYTES as u32 / block)
     }
 
@@ -46,9 +43,11 @@ impl RemoteUnit {
     /// Writes the mark's block durably.
     pub(super) async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
         let (lba, blocks) = self.mark_place();
-        let is_volatile = self.claimed.is_volatile.get();
-        let takes_fua = |facts: &Arc<DiskFacts>| facts.takes_fua.load(Relaxed);
-        let takes_fua = self.facts.get().is_some_and(takes_fua);
+        let Mode {
+            is_volatile,
+            takes_fua,
+            ..
+        } = self.machine.borrow().mode();
         let write = cdb::write(lba, blocks, is_volatile && takes_fua);
         let mut told = self.tell(nexus, &write, Data::Out(block)).await?;
         if is_volatile && !takes_fua && matches!(told, ClaimAnswer::Good(_)) {

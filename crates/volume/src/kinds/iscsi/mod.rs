@@ -35,7 +35,6 @@ mod caching;
 mod cdb;
 mod change;
 mod claim;
-mod claimed;
 mod compare;
 mod config;
 mod defaults;

@@ -23,7 +23,6 @@ pub(super) struct Path {
     id: PathId,
     isid: Isid,
     way: RefCell<Transport>,
-    pub(super) portal: RefCell<Portal>,
     /// The lane its sessions run on; `None`: the home lane.
     lane: RefCell<Option<LaneHandle>>,
     /// The latest nexus, which may be lost.
@@ -45,7 +44,6 @@ impl Path {
             id,
             isid,
             way: RefCell::new(way.clone()),
-            portal: RefCell::new(Portal::new(way.address)),
             lane: RefCell::default(),
             nexus: RefCell::default(),
             former: RefCell::default(),
@@ -56,7 +54,6 @@ impl Path {
     /// From now on it goes this way, and on this lane.
     pub(super) fn lead(&self, way: &Transport, lane: Option<LaneHandle>) {
         self.way.replace(way.clone());
-        self.portal.replace(Portal::new(way.address));
         self.lane.replace(lane);
         if let Some(before) = self.nexus.take() {
             self.former.replace(Some(before));
@@ -111,6 +108,14 @@ impl Path {
 
     pub(super) fn way(&self) -> Transport {
         self.way.borrow().clone()
+    }
+
+    /// Where its next login begins.
+    pub(super) fn portal(&self) -> Portal {
+        Portal {
+            configured: self.address(),
+            moved: self.machine.borrow().moved(self.id),
+        }
     }
 
     pub(super) fn address(&self) -> SocketAddr {

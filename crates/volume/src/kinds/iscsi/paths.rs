@@ -196,7 +196,7 @@ impl Paths {
 
     /// Logs in on the path, at its portal or wherever the target redirects us.
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<SessionLink> {
-        let (portal, way) = (path.portal.borrow().clone(), path.config());
+        let (portal, way) = (path.portal(), path.config());
         let config = self.config();
         let who = (&*config, &way);
         let lane = path.lane();
@@ -204,21 +204,14 @@ impl Paths {
             match &lane {
                 None => {
                     let session = portal.log_in(who.0, who.1, deadline).await;
-                    session.map(|session| (SessionLink::Here(session), portal))
+                    session.map(|(session, moved)| (SessionLink::Here(session), moved))
                 }
                 Some(lane) => SessionLink::log_in_on(lane, portal, who, deadline).await,
             }
         };
-        match self.unless_ended(log_in).await? {
-            Ok((link, portal)) => {
-                path.portal.replace(portal);
-                Ok(link)
-            }
-            Err(error) => {
-                path.portal.borrow().forget_redirection();
-                Err(error)
-            }
-        }
+        let (link, moved) = self.unless_ended(log_in).await??;
+        self.note_on(path, PathEvent::LoggedIn { moved });
+        Ok(link)
     }
 
     /// Logs in with the initiator port of `path` over the route of `other`.
@@ -232,9 +225,13 @@ impl Paths {
             isid: path.isid(),
             ..other.config()
         };
-        let (portal, config) = (Portal::new(other.address()), self.config());
+        let portal = Portal {
+            configured: other.address(),
+            moved: None,
+        };
+        let config = self.config();
         let log_in = portal.log_in(&config, &borrowed, deadline);
-        let session = self.unless_ended(log_in).await??;
+        let (session, _) = self.unless_ended(log_in).await??;
         Ok(SessionLink::Here(session))
     }
 

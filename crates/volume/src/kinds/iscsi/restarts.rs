@@ -8,7 +8,7 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
-    machine::{Action, Event, NexusId},
+    machine::{Action, Event, NexusId, OwnershipEvent},
     nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
@@ -62,7 +62,7 @@ impl RemoteUnit {
             return;
         }
         let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
-        let is_watched = self.claimed.is_watched();
+        let is_watched = self.machine.borrow().is_watched();
         let counts = has_restarted || was_reset && is_watched;
         if !counts {
             return;
@@ -84,7 +84,7 @@ impl RemoteUnit {
         }
         match has_restarted {
             true => drop(self.handle(Event::Restarted)),
-            false => self.claimed.restarted(),
+            false => self.tell_ownership(OwnershipEvent::StartedAgain),
         }
     }
 

@@ -16,12 +16,13 @@ use scsi::Status;
 
 use super::{
     cdb::{self, CdbBytes},
-    claimed::Claimed,
     config::IscsiConfig,
     doors::Doors,
     facts::DiskFacts,
     identity::DiskIdentity,
-    machine::{Action, Actions, Event, Machine, Report, Subject},
+    machine::{
+        Action, Actions, Event, Geometry, GeometryTrouble, Machine, OwnershipEvent, Report, Subject,
+    },
     nexus::Nexus,
     own::SessionEnd,
     paths::Paths,
@@ -30,7 +31,7 @@ use super::{
     session::{Data, RESERVATION_CONFLICT, Reply},
     unflushed::Unflushed,
 };
-use crate::{Error, ErrorKind, Len, Result, announcer::Announcer};
+use crate::{Claim, Error, ErrorKind, Result, announcer::Announcer};
 
 /// How many times to read the capacity when the target keeps reporting that it may have changed.
 const CAPACITY_ATTEMPTS_MAX: u32 = 3;
@@ -43,13 +44,12 @@ pub(super) struct RemoteUnit {
     pub(super) me: Weak<RemoteUnit>,
     pub(super) paths: Paths,
     pub(super) unflushed: Unflushed,
-    pub(super) claimed: Claimed,
+    /// The claim, once there was one.
+    pub(super) claim: RefCell<Option<Claim>>,
     /// The other lanes' access to it.
     pub(super) doors: Doors,
     /// What is known of the disk.
     pub(super) machine: Rc<RefCell<Machine>>,
-    /// Block size in bytes and length, once known.
-    pub(super) extent: OnceCell<(u32, Len)>,
     /// What the disk has reported, once it is open.
     pub(super) facts: OnceCell<Arc<DiskFacts>>,
     /// Whom to tell when the disk is no longer what it was.
@@ -58,8 +58,8 @@ pub(super) struct RemoteUnit {
     pub(super) identity: OnceCell<DiskIdentity>,
     /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
-    /// What is wrong with the capacity, as last logged; empty: nothing.
-    problem: RefCell<String>,
+    /// Serializes what establishes the claim.
+    pub(super) establishing: Rc<Budget>,
 }
 
 /// What READ CAPACITY reports.
@@ -83,15 +83,14 @@ impl RemoteUnit {
             me: me.clone(),
             paths: Paths::new(config, lanes, &machine),
             unflushed: Unflushed::new(),
-            claimed: Claimed::default(),
+            claim: RefCell::default(),
             doors: Doors::default(),
             machine,
-            extent: OnceCell::new(),
             facts: OnceCell::new(),
             announcer: OnceCell::new(),
             identity: OnceCell::new(),
             resetting: Budget::new(1),
-            problem: RefCell::default(),
+            establishing: Budget::new(1),
         })
     }
 
@@ -114,7 +113,6 @@ impl RemoteUnit {
         for action in actions {
             match action {
                 Action::Lose => {
-                    self.claimed.restarted();
                     let covered = self.unflushed.covered();
                     self.tell_losses(self.unflushed.restarted(covered));
                     self.judge_lanes(covered);
@@ -128,9 +126,11 @@ impl RemoteUnit {
                 Action::RefuseWrites => self.refuse_writes(),
                 Action::Follow(mode) => self.follow(mode),
                 Action::EndAll => self.paths.abort(),
+                Action::Grow(len_bytes) => self.grow(len_bytes),
                 Action::LoseOfRound
                 | Action::AskAgain
                 | Action::OurReset
+                | Action::TellGeometry(_)
                 | Action::AskAccessAgainIn(_)
                 | Action::LogIn
                 | Action::LogInLater(_)
@@ -159,11 +159,25 @@ impl RemoteUnit {
 
     /// Something may have ended the claim. Returns whether there is one.
     pub(super) fn shake_claim(&self) -> bool {
-        let is_claimed = self.claimed.claim().is_some() || self.claimed.is_fenced();
+        let is_claimed = self.claim.borrow().is_some() || self.machine.borrow().is_fenced();
         if is_claimed {
             self.handle(Event::Doubted(Subject::Claim));
         }
         is_claimed
+    }
+
+    /// Fails when the claim is lost or released, or the fence is not there any more.
+    pub(super) fn check_owned(&self) -> Result<()> {
+        self.machine.borrow().check_fence()?;
+        match &*self.claim.borrow() {
+            None => Ok(()),
+            Some(claim) => claim.check(),
+        }
+    }
+
+    /// Tells the machine what has happened to the claim or the fence.
+    pub(super) fn tell_ownership(&self, event: OwnershipEvent) {
+        self.handle(Event::Ownership(event));
     }
 
     /// Whether the claim has to be re-established before anything more is sent.
@@ -193,7 +207,7 @@ impl RemoteUnit {
         patience: &mut Patience,
     ) -> Result<Reply> {
         loop {
-            self.claimed.check()?;
+            self.check_owned()?;
             let Some(nexus) = self.paths.pick(cdb.changes_medium()) else {
                 // Boxed, as below.
                 LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
@@ -226,7 +240,8 @@ impl RemoteUnit {
 
     /// Whether the disk's capacity, write cache or claim has to be checked before the next command.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.machine.borrow().is_any_open() || self.claimed.is_new.get()
+        let machine = self.machine.borrow();
+        machine.is_any_open() || machine.is_being_claimed()
     }
 
     /// Ends it for good, as its owner orders. On return nothing of it is sent any more.
@@ -436,52 +451,19 @@ impl RemoteUnit {
         (verdict, why.to_owned())
     }
 
-    /// Reads the capacity if it may have changed, and adopts it if the disk has grown. If the disk has shrunk, the length
-    /// stays.
+    /// Reads the capacity if it may have changed, and tells the machine.
     ///
     /// # Errors
     /// `Configuration` when the disk has blocks of another size, and nothing may be read or written; otherwise why it is
     /// not known. It is asked for again before the next command.
     async fn look_at_capacity(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let Some((block_size_bytes, len)) = self.extent.get() else {
-            return Ok(());
-        };
         if !self.machine.borrow().is_open(Subject::Capacity) {
             return Ok(());
         }
-        let target_name = &self.config().target_name;
-        let from = len.bytes();
-        let (problem, known) = match self.ask_capacity(nexus).await {
-            Ok((
-                Capacity {
-                    block_size_bytes: other,
-                    ..
-                },
-                _,
-            )) if other != *block_size_bytes => {
-                let problem = format!(
-                    "the disk has blocks of {other} bytes now, and had blocks of {block_size_bytes}: \
-                     restore their size, or open the volume again (restart sanstone)"
-                );
-                let error = Error::new(ErrorKind::Configuration, &problem);
-                (problem, Err(error))
-            }
+        match self.ask_capacity(nexus).await {
             Ok((capacity, events)) => {
-                self.handle(Event::Settled(Subject::Capacity, events));
-                let to = capacity.blocks * u64::from(*block_size_bytes);
-                if to > from {
-                    tracing::info!(target_name, from, to, "the disk has grown");
-                    len.grow(to);
-                    self.announce();
-                }
-                let problem = match to < from {
-                    true => format!(
-                        "the disk has shrunk to {to} bytes from {from}: restore its size and check \
-                         the data"
-                    ),
-                    false => String::new(),
-                };
-                (problem, Ok(()))
+                self.tell_geometry(Event::Measured(capacity.geometry(), events), None);
+                self.machine.borrow().check_blocks()
             }
             // A session that is lost, as when the target stops, or that may lead to another disk says nothing: another one
             // or a later answer does. Neither does one that others keep out by a reservation, which keeps out the next
@@ -491,21 +473,43 @@ impl RemoteUnit {
                     || nexus.is_in_doubt()
                     || error.kind() == ErrorKind::ReservationConflict =>
             {
-                return Ok(());
+                Ok(())
             }
             Err(error) => {
-                let problem = format!(
-                    "the disk may have changed, but its capacity and block size cannot be read: {error}"
-                );
-                (problem, Err(error))
+                self.tell_geometry(Event::Unmeasured, Some(&error));
+                Err(error)
             }
-        };
-        // A target that repeats the same answer must not flood the log.
-        if !problem.is_empty() && problem != *self.problem.borrow() {
-            tracing::error!(target_name, "{problem}");
         }
-        self.problem.replace(problem);
-        known
+    }
+
+    /// Tells the machine what is known of the geometry now, or `why` it is not, and the user what is wrong.
+    fn tell_geometry(&self, event: Event, why: Option<&Error>) {
+        for action in self.handle(event) {
+            let Action::TellGeometry(trouble) = action else {
+                continue;
+            };
+            let target_name = &self.config().target_name;
+            match why.filter(|_| trouble == GeometryTrouble::Untold) {
+                Some(why) => tracing::error!(target_name, "{trouble}: {why}"),
+                None => tracing::error!(target_name, "{trouble}"),
+            }
+        }
+    }
+
+    /// The disk has become longer.
+    fn grow(&self, len_bytes: u64) {
+        if let Some(facts) = self.facts.get() {
+            let (len, target_name) = (&facts.shape.len, &self.config().target_name);
+            let from = len.bytes();
+            tracing::info!(target_name, from, to = len_bytes, "the disk has grown");
+            len.grow(len_bytes);
+            self.announce();
+        }
+    }
+
+    /// The size of its blocks; the usual one, for a few whole blocks, while it is not known.
+    pub(super) fn block_size_bytes(&self) -> u32 {
+        self.machine.borrow().block_size_bytes().unwrap_or(512)
     }
 
     /// Reads the capacity with a bounded number of single attempts on this nexus. Also returns how many events that may have
@@ -558,6 +562,13 @@ pub(super) fn untold() -> Error {
 }
 
 impl Capacity {
+    pub(super) fn geometry(self) -> Geometry {
+        Geometry {
+            block_size_bytes: self.block_size_bytes,
+            len_bytes: self.blocks * u64::from(self.block_size_bytes),
+        }
+    }
+
     /// Parses the parameter data of READ CAPACITY (16) (SBC-3 5.16.2); `None`: it is too short.
     pub(super) fn parse_16(data: &[u8]) -> Option<Result<Capacity>> {
         let last = u64::from_be_bytes(*data.first_chunk()?);

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use super::{
     cdb::ReserveOut,
     claim::{ClaimAnswer, EXCLUSIVE_REGISTRANTS},
-    claimed::Held,
     nexus::Nexus,
     path::Path,
     unit::RemoteUnit,
@@ -15,13 +14,13 @@ use crate::{Claim, Result};
 impl RemoteUnit {
     /// Ends the registration of `nexus`. If it holds the reservation, another nexus takes that over.
     pub(super) async fn withdraw(&self, nexus: &Rc<Nexus>) {
-        let held = self.claimed.held.borrow().clone();
-        let held = held.filter(|held| held.is_fenced && held.claim.is_held());
-        let Some(Held { claim, .. }) = held else {
+        let claim = self.claim.borrow().clone();
+        let is_reserved = self.machine.borrow().is_reserved();
+        let Some(claim) = claim.filter(|claim| is_reserved && claim.is_held()) else {
             return;
         };
         {
-            let _establishing = self.claimed.begin_establishing().await;
+            let _establishing = self.establishing.take(1).await;
             let path = self.paths.path(nexus.path());
             let holding = self.holding_path(nexus).await;
             let is_holding = holding.is_some_and(|holding| std::ptr::eq(holding, path));

@@ -56,7 +56,7 @@ impl Machine {
     /// Something may have changed. What is not known yet will be asked for anyway.
     pub(super) fn doubt(&mut self, subject: Subject) {
         let is_known = match subject {
-            Subject::Claim => self.is_claimed,
+            Subject::Claim => self.ownership.is_claimed(),
             Subject::Capacity | Subject::Mode => self.is_open,
         };
         if is_known {

@@ -8,6 +8,8 @@
 //!            parameters and claim
 //!  service   whether it is used at all: held back for a reset, at rest, or ended by its owner
 //!  mode      what it says of its write cache, FUA and write protection
+//!  capacity  the size of its blocks and its length, and what a change of them means
+//!  ownership whose it is: the claim or the fence on it, and what may have ended that
 //!  restarts  which restarts of the target count, whoever reports them and how late; resets of ours and of others
 //!  stale     writes that lost nexuses have left, and when they can no longer take effect
 //!  paths     which sessions are wanted, which may be used, which is brought back; pace: how often that is tried
@@ -15,8 +17,10 @@
 //! ```
 
 mod access;
+mod capacity;
 mod doubt;
 mod mode;
+mod ownership;
 mod pace;
 mod paths;
 mod restarts;
@@ -29,12 +33,15 @@ use engine::{Duration, Instant};
 use smallvec::SmallVec;
 
 use self::{
-    doubt::Doubt, mode::Modes, paths::KnownPaths, restarts::Hearing, service::Service, stale::Left,
+    doubt::Doubt, mode::Modes, ownership::Ownership, paths::KnownPaths, restarts::Hearing,
+    service::Service, stale::Left,
 };
 use crate::Error;
 
 pub(super) use self::{
+    capacity::{Geometry, GeometryTrouble},
     mode::Mode,
+    ownership::OwnershipEvent,
     paths::{Offer, PathEvent, PathId, PathPlace},
     stale::QUIET,
 };
@@ -76,12 +83,16 @@ pub(super) struct Report {
 /// What has happened.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// The disk is open: what it is, is known, and what its mode parameters say.
-    Opened(Mode),
+    /// The disk is open: its geometry is known, and what its mode parameters say.
+    Opened(Geometry, Mode),
     /// They say this now.
     Mode(Mode),
-    /// There is a claim on it.
-    Claimed,
+    /// It has this geometry now, by an answer to a question that was asked after so many events.
+    Measured(Geometry, u64),
+    /// It does not say.
+    Unmeasured,
+    /// This has happened to the claim or the fence on it.
+    Ownership(OwnershipEvent),
     /// It is not used from now on, and lost nexuses stay lost.
     Rests,
     /// Its owner ends it for good.
@@ -216,6 +227,10 @@ pub(super) enum Action {
     RefuseWrites,
     /// The mode parameters have changed.
     Follow(Mode),
+    /// The disk has become longer: it has so many bytes now.
+    Grow(u64),
+    /// Tell the user that the disk is not what it was.
+    TellGeometry(GeometryTrouble),
     /// End every nexus, and send nothing that is queued for it.
     EndAll,
     /// The reset that was reported is ours, and means nothing.
@@ -243,8 +258,9 @@ pub(super) struct Machine {
     admitted: u64,
     service: Service,
     modes: Modes,
+    geometry: capacity::Known,
+    ownership: Ownership,
     is_open: bool,
-    is_claimed: bool,
     capacity: Doubt,
     mode: Doubt,
     claim: Doubt,
@@ -294,12 +310,15 @@ impl Machine {
     fn apply(&mut self, event: Event, now: Instant) -> Actions {
         let mut actions = Actions::new();
         match event {
-            Event::Opened(mode) => {
+            Event::Opened(geometry, mode) => {
                 self.is_open = true;
+                self.geometry.open(geometry);
                 self.modes.open(mode);
             }
             Event::Mode(mode) => self.modes.tell(mode, &mut actions),
-            Event::Claimed => self.is_claimed = true,
+            Event::Measured(geometry, events) => self.measured(geometry, events, &mut actions),
+            Event::Unmeasured => self.geometry.untold(&mut actions),
+            Event::Ownership(event) => self.ownership.tell(event),
             Event::Rests => self.service.rest(true),
             Event::Ends => self.service.end(&mut actions),
             Event::Held => self.service.hold(),
@@ -383,10 +402,12 @@ impl Machine {
             doubt.check();
         }
         assert!(
-            self.is_claimed || self.claim.events() == 0,
+            self.ownership.is_claimed() || self.claim.events() == 0,
             "no claim can be in doubt where there is none"
         );
         self.modes.check();
+        self.geometry.check();
+        self.ownership.check();
         let mut rounds = 0;
         for (_, known) in &self.nexuses {
             known.disk.check();

@@ -71,6 +71,11 @@ impl Modes {
 }
 
 impl Machine {
+    /// What the disk says now; before it is open, what is assumed of one that does not say.
+    pub(in super::super) fn mode(&self) -> Mode {
+        self.modes.now.unwrap_or(Mode::UNTOLD)
+    }
+
     /// Whether the disk was opened as one without a volatile write cache, which is not flushed.
     pub(in super::super) fn writes_through(&self) -> bool {
         self.modes.writes_through()

@@ -10,6 +10,8 @@
 //!     └──────────────────────────────────── gone ◄───────────────────────┘
 //! ```
 
+use std::net::SocketAddr;
+
 use engine::{Duration, Instant};
 
 use super::{
@@ -52,6 +54,9 @@ pub(in super::super) enum PathEvent {
     RecoveryEnds,
     /// Whoever brings it back asks whether to log in now.
     Due,
+    /// A login has come through, at this address, to which the target says that it has moved for good; or at the configured
+    /// one, or one that holds for this login only.
+    LoggedIn { moved: Option<SocketAddr> },
     /// The login that was due is over.
     Recovered(Option<Error>),
     /// Its first login has failed.
@@ -113,6 +118,8 @@ struct KnownPath {
     pace: Pace,
     /// The pace of LOGICAL UNIT RESETs over it.
     resets: Backoff,
+    /// Where the target has moved for good, which is tried before the configured address.
+    moved: Option<SocketAddr>,
     /// Why there is no nexus, if the last login has failed.
     error: Option<Error>,
     /// The loss has been logged: one line, however many attempts fail.
@@ -192,6 +199,11 @@ impl Machine {
 
     pub(in super::super) fn port_group(&self, path: PathId) -> Option<u16> {
         self.path(path).port_group
+    }
+
+    /// Where its target has moved for good, as far as is known.
+    pub(in super::super) fn moved(&self, path: PathId) -> Option<SocketAddr> {
+        self.path(path).moved
     }
 
     /// Whether it led to another disk when last checked.
@@ -372,6 +384,7 @@ impl Machine {
                 known.is_recovering = true;
             }
             PathEvent::RecoveryEnds => known.is_recovering = false,
+            PathEvent::LoggedIn { moved } => known.moved = moved,
             PathEvent::Due => self.due(path, now, actions),
             PathEvent::Recovered(None) => {
                 (known.error, known.loss_is_told, known.is_recovering) = (None, false, false);
@@ -512,8 +525,14 @@ impl Machine {
         }
     }
 
+    /// The next login begins at the configured address, which redirects us if that still holds: where we were once redirected
+    /// to may have been silent for all of the time.
     fn failed(&mut self, path: PathId, error: Error) {
-        self.path_mut(path).error = Some(error);
+        let known = self.path_mut(path);
+        known.error = Some(error);
+        if !is_planted(Bug::RedirectionKept) {
+            known.moved = None;
+        }
         self.paths.attempts += 1;
     }
 

@@ -134,6 +134,7 @@ impl Machine {
 
     pub(super) fn restarted(&mut self, actions: &mut Actions) {
         self.restarts += 1;
+        self.ownership.restarted();
         self.judging += 1;
         actions.push(Action::Lose);
     }

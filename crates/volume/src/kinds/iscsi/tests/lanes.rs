@@ -15,10 +15,15 @@ use crate::{
 
 /// A client with `lanes` lanes.
 pub(super) fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
-    let mut site = Site::new(Foreign::new(Claims {
+    seeded_site_of(1, lanes)
+}
+
+fn seeded_site_of(seed: u64, lanes: usize) -> (Site, Vec<LaneHandle>) {
+    let claims = Claims {
         designators: designators(1),
         ..Claims::default()
-    }));
+    };
+    let mut site = Site::with_seed(seed, Foreign::new(claims));
     site.client = site.world.host_with_lanes("client of lanes", lanes);
     let lanes = (0..lanes).map(|lane| site.client.lane(lane)).collect();
     (site, lanes)
@@ -28,7 +33,15 @@ pub(super) fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
 fn with_lanes<const OTHERS: usize>(
     test: impl AsyncFnOnce(&Rc<IscsiDisk>, &[SharedVolume; OTHERS], &Foreign),
 ) {
-    let (site, lanes) = site_of(1 + OTHERS);
+    with_seeded_lanes(1, test);
+}
+
+/// As [`with_lanes`] in the order of events of a seed.
+fn with_seeded_lanes<const OTHERS: usize>(
+    seed: u64,
+    test: impl AsyncFnOnce(&Rc<IscsiDisk>, &[SharedVolume; OTHERS], &Foreign),
+) {
+    let (site, lanes) = seeded_site_of(seed, 1 + OTHERS);
     site.world.block_on(&site.client, async {
         let disk = IscsiDisk::open_on(sessions(&site, 1 + OTHERS as u16, 0), &lanes).await;
         let disk = disk.expect("as many logins");
@@ -315,20 +328,36 @@ async fn haunted(
 
 #[test]
 fn a_write_that_another_lane_has_lost_is_sent_again_when_its_session_is_dead_at_the_target() {
-    with_lanes(async |disk, [one, _two], foreign| {
-        let (writing, writes) = haunted(one, foreign).await;
-        while disk.path_counts().lost == 0 {
-            time::sleep(Duration::from_millis(10)).await;
-        }
-        time::sleep(RECONNECT / 4).await;
-        assert_eq!(writes.get(), 1, "it may still happen");
-        one.read(0, 512).await.expect("reads go on");
-        foreign.reset_response.set(0);
-        writing.await.expect("it is sent again");
-        assert_eq!((writes.get(), foreign.first_byte(0)), (2, 1));
-        foreign.at_login(|_| AtLogin::LetIn);
-        disk.flush().await.expect("nothing is lost");
+    // A write during which another session hears of the reset does not count, and is sent once more.
+    const CROSSED: u32 = 3;
+    let sent = (1..=12).map(|seed| {
+        let mut sent = 0;
+        with_seeded_lanes(seed, async |disk, [one, _two], foreign| {
+            let (writing, writes) = haunted(one, foreign).await;
+            while disk.path_counts().lost == 0 {
+                time::sleep(Duration::from_millis(10)).await;
+            }
+            time::sleep(RECONNECT / 4).await;
+            assert_eq!(writes.get(), 1, "it may still happen");
+            one.read(0, 512).await.expect("reads go on");
+            foreign.reset_response.set(0);
+            writing.await.expect("it is sent again");
+            sent = writes.get();
+            assert_eq!(foreign.first_byte(0), 1);
+            foreign.at_login(|_| AtLogin::LetIn);
+            disk.flush().await.expect("nothing is lost");
+        });
+        sent
     });
+    let sent: Vec<_> = sent.collect();
+    assert!(
+        sent.iter().all(|sent| (2..=CROSSED).contains(sent)),
+        "{sent:?}"
+    );
+    assert!(
+        sent.iter().filter(|sent| **sent < CROSSED).count() > sent.len() / 2,
+        "{sent:?}"
+    );
 }
 
 #[test]

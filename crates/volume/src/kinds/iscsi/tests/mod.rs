@@ -52,7 +52,11 @@ struct Site {
 
 impl Site {
     fn new(foreign: Foreign) -> Site {
-        let world = World::new(1);
+        Site::with_seed(1, foreign)
+    }
+
+    fn with_seed(seed: u64, foreign: Foreign) -> Site {
+        let world = World::new(seed);
         let (client, host) = (world.host("client"), world.host("target"));
         let foreign = Rc::new(foreign);
         for (group, port) in [(1, PORT), (2, OTHER_PORT)] {

@@ -33,6 +33,12 @@ const THROUGH: Mode = Mode {
     takes_fua: true,
 };
 
+/// What it is at first.
+const GEOMETRY: Geometry = Geometry {
+    block_size_bytes: 512,
+    len_bytes: 1 << 20,
+};
+
 /// How many initiator ports there are.
 const PORTS: usize = 4;
 
@@ -53,7 +59,7 @@ impl Driven {
     fn open() -> Driven {
         let mut driven = Driven::default();
         driven.machine.provide_ports(PORTS);
-        driven.tell(Event::Opened(THROUGH));
+        driven.tell(Event::Opened(GEOMETRY, THROUGH));
         driven
     }
 
@@ -251,7 +257,8 @@ fn a_claim_is_settled_only_by_an_answer_to_a_question_asked_after_the_event() {
     let nexus = driven.nexus();
     driven.tell(Event::Reported(nexus, RESET));
     assert!(!driven.machine.is_open(Subject::Claim), "there is none");
-    driven.tell(Event::Claimed);
+    let is_reserved = true;
+    driven.tell(Event::Ownership(OwnershipEvent::Claimed { is_reserved }));
     driven.tell(Event::Reported(nexus, RESET));
     let asked = driven.machine.events(Subject::Claim);
     driven.tell(Event::Reported(nexus, RESET));
@@ -282,7 +289,7 @@ fn neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart() {
 
 #[test]
 fn each_former_defect_is_found_by_its_script() {
-    let scripts: [(Bug, fn()); 6] = [
+    let scripts: [(Bug, fn()); 9] = [
         (
             Bug::ResendAtOnce,
             no_write_is_sent_before_the_lost_ones_have_ended,
@@ -300,6 +307,15 @@ fn each_former_defect_is_found_by_its_script() {
             neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart,
         ),
         (
+            Bug::OtherBlocksTaken,
+            a_disk_whose_blocks_have_another_size_is_neither_read_nor_written,
+        ),
+        (Bug::FencedAgain, a_fence_is_not_the_same_after_a_restart),
+        (
+            Bug::RedirectionKept,
+            paths::where_a_target_has_once_moved_to_is_not_tried_for_ever,
+        ),
+        (
             Bug::RemovedPathForgotten,
             paths::what_a_removed_path_has_left_holds_writes_back,
         ),
@@ -314,6 +330,83 @@ fn each_former_defect_is_found_by_its_script() {
         let found = std::panic::catch_unwind(script);
         found.expect_err(&format!("{bug:?} is found"));
     }
+}
+
+/// Decision 41: under another block size each address means another place. A longer disk is followed, a shorter one told of.
+#[test]
+fn a_disk_whose_blocks_have_another_size_is_neither_read_nor_written() {
+    let mut driven = Driven::open();
+    let mut measured = |block_size_bytes, len_bytes| {
+        driven.tell(Event::Doubted(Subject::Capacity));
+        let asked = driven.machine.events(Subject::Capacity);
+        let now = Geometry {
+            block_size_bytes,
+            len_bytes,
+        };
+        let told = driven.tell(Event::Measured(now, asked));
+        let is_known = !driven.machine.is_open(Subject::Capacity);
+        (told, is_known, driven.machine.check_blocks().is_ok())
+    };
+    let other = GeometryTrouble::OtherBlocks {
+        was_bytes: 512,
+        is_bytes: 4096,
+    };
+    let told: Actions = [Action::TellGeometry(other)].into_iter().collect();
+    assert_eq!(measured(4096, 8 << 20), (told, false, false));
+    let again = measured(4096, 8 << 20);
+    assert_eq!(again, (Actions::new(), false, false), "it is told once");
+    let grown = 2 << 20;
+    let told: Actions = [Action::Grow(grown)].into_iter().collect();
+    assert_eq!(measured(512, grown), (told, true, true));
+    let shrunk = GeometryTrouble::Shrunk {
+        from_bytes: grown,
+        to_bytes: 1 << 20,
+    };
+    let told: Actions = [Action::TellGeometry(shrunk)].into_iter().collect();
+    assert_eq!(measured(512, 1 << 20), (told, true, true));
+    assert_eq!(measured(512, grown), (Actions::new(), true, true));
+}
+
+/// Decision 55: the disk behind a target that has restarted may be an older copy of itself.
+#[test]
+fn a_fence_is_not_the_same_after_a_restart() {
+    let mut driven = Driven::open();
+    let nexus = driven.nexus();
+    let key = ::mirror::key::FenceKey::new(3, 1);
+    let own = |event| Event::Ownership(event);
+    for event in [OwnershipEvent::FenceBegins, OwnershipEvent::Fenced(key)] {
+        driven.tell(own(event));
+        driven.machine.check_fence().expect("it may be used");
+    }
+    driven.tell(Event::Reported(nexus, RESET));
+    driven.machine.check_fence().expect("it has not restarted");
+    driven.tell(Event::Reported(nexus, RESTART));
+    let refused = driven.machine.check_fence().expect_err("it may be older");
+    assert_eq!(refused.kind(), ErrorKind::Unreachable);
+    assert_eq!(driven.machine.fence_key(), Some(key), "sessions may log in");
+    driven.tell(own(OwnershipEvent::Looked));
+    driven
+        .machine
+        .check_fence()
+        .expect_err("it has to be fenced");
+    driven.tell(own(OwnershipEvent::Fenced(key)));
+    driven.machine.check_fence().expect("its owner has looked");
+    driven.tell(own(OwnershipEvent::FenceSuperseded));
+    driven.tell(own(OwnershipEvent::StartedAgain));
+    let refused = driven
+        .machine
+        .check_fence()
+        .expect_err("it has another owner");
+    assert_eq!(refused.kind(), ErrorKind::ReservationConflict);
+    // A disk that was never fenced is only watched, and looked at is enough.
+    let mut driven = Driven::open();
+    driven.tell(own(OwnershipEvent::StartedAgain));
+    driven.machine.check_fence().expect("nobody watches it");
+    driven.tell(own(OwnershipEvent::Looked));
+    driven.tell(own(OwnershipEvent::StartedAgain));
+    driven.machine.check_fence().expect_err("it may be older");
+    driven.tell(own(OwnershipEvent::Looked));
+    driven.machine.check_fence().expect("its owner has looked");
 }
 
 /// What its owner has ended is not used again, whatever else happens.

@@ -47,6 +47,26 @@ impl Driven {
     }
 }
 
+/// Decision 41: an address to which a target once moved, and where nobody answers any more, must not take the time of every
+/// login.
+pub(super) fn where_a_target_has_once_moved_to_is_not_tried_for_ever() {
+    let mut driven = Driven::open();
+    let path = driven.path(false);
+    let there = std::net::SocketAddr::from(([10, 0, 0, 2], 3260));
+    assert_eq!(driven.machine.moved(path), None);
+    let moved = Some(there);
+    driven.on(path, PathEvent::LoggedIn { moved });
+    let nexus = driven.log_in(path);
+    assert_eq!(
+        driven.lose(nexus, true)[..],
+        [Action::TellLoss(path), Action::Recover(path)]
+    );
+    assert_eq!(driven.machine.moved(path), Some(there), "it is tried first");
+    driven.until_due(path);
+    driven.on(path, PathEvent::Recovered(Some(gone())));
+    assert_eq!(driven.machine.moved(path), None, "and only once");
+}
+
 /// Decision 22: also of a path that was removed.
 pub(super) fn what_a_removed_path_has_left_holds_writes_back() {
     let mut driven = Driven::open();

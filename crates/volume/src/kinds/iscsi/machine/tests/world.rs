@@ -2,6 +2,10 @@
 //! asks, in any order and perhaps late. Beside the machine's own checks, this world knows the truth: what was promised, what
 //! was lost, which writes may still land, and who is at work on which path.
 
+mod disk;
+
+use disk::FenceTruth;
+
 use super::*;
 use crate::kinds::iscsi::access::PathAccess;
 
@@ -61,6 +65,12 @@ struct World {
     has_cache: bool,
     followed: Mode,
     told: Mode,
+    /// How long it has become, in bytes.
+    len_bytes: u64,
+    /// When it last said what it is, its blocks had another size.
+    has_other_blocks: bool,
+    fence: FenceTruth,
+    is_claimed: bool,
 }
 
 /// What is true of a nexus, whatever the machine knows.
@@ -106,6 +116,10 @@ impl World {
             has_cache: false,
             followed: THROUGH,
             told: THROUGH,
+            len_bytes: GEOMETRY.len_bytes,
+            has_other_blocks: false,
+            fence: FenceTruth::None,
+            is_claimed: false,
         }
     }
 
@@ -117,7 +131,10 @@ impl World {
         let actions = self.driven.tell(event);
         for action in actions.clone() {
             match action {
-                Action::Lose => self.asked.lanes += 1,
+                Action::Lose => {
+                    self.asked.lanes += 1;
+                    self.restarted();
+                }
                 Action::AskOthers { told, others } => self.asked.rounds.push((told, others)),
                 Action::AskAgain => self.asked.again.extend(round.clone()),
                 Action::AskAboutAborts(_) => {
@@ -130,6 +147,13 @@ impl World {
                     self.has_cache = true;
                 }
                 Action::Follow(mode) => self.followed = mode,
+                Action::Grow(len_bytes) => {
+                    assert!(
+                        len_bytes > self.len_bytes,
+                        "it becomes longer, and no shorter"
+                    );
+                    self.len_bytes = len_bytes;
+                }
                 Action::AskAccess => {
                     assert!(!self.asked.access, "one query at a time");
                     self.asked.access = true;
@@ -149,6 +173,7 @@ impl World {
                 Action::TellGivenUp(path) => self.paths[path.0].is_given_up = true,
                 Action::LoseOfRound
                 | Action::OurReset
+                | Action::TellGeometry(_)
                 | Action::AskAccessAgainIn(_)
                 | Action::LogIn
                 | Action::LogInLater(_)
@@ -255,7 +280,11 @@ impl World {
                 let report = self.report();
                 self.tell(Event::Reported(nexus, report));
             }
-            11 => self.settle(),
+            11 => match self.dice.below(3) {
+                0 => self.own(),
+                1 => self.measure(),
+                _ => self.settle(),
+            },
             12 => {
                 let doubts = truth.doubts + self.dice.below(3);
                 self.nexuses[at].1.doubts = doubts;
@@ -570,23 +599,6 @@ impl World {
         }
     }
 
-    fn settle(&mut self) {
-        const ALL: [Subject; 3] = [Subject::Capacity, Subject::Mode, Subject::Claim];
-        let subject = ALL[self.dice.below(3) as usize];
-        if self.dice.one_in(100) {
-            self.tell(Event::Claimed);
-        }
-        let events = self.driven.machine.events(subject);
-        if self.dice.coin() {
-            self.tell(Event::Doubted(subject));
-        }
-        self.tell(Event::Settled(subject, events));
-        let is_settled = self.driven.machine.is_settled(subject, events);
-        assert!(is_settled, "that was answered");
-        let is_newer = self.driven.machine.events(subject) > events;
-        assert_eq!(self.driven.machine.is_open(subject), is_newer);
-    }
-
     fn answer(&mut self) {
         let in_time = self.dice.coin();
         if let Some((told, others)) = self.asked.again.pop() {
@@ -613,6 +625,7 @@ impl World {
         assert_eq!(machine.is_at_rest(), self.is_at_rest);
         assert_eq!(machine.is_held(), self.holds > 0);
         assert_eq!(self.followed, self.told, "what changes is followed");
+        self.check_disk();
         for (nexus, truth) in &self.nexuses {
             let is_held = self.driven.machine.may_still_write(*nexus);
             assert_eq!(is_held, truth.may_land, "no write may overtake a lost one");
