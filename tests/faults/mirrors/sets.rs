@@ -101,6 +101,69 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
     });
 }
 
+/// What a storage has on its disk, with its reservations, as a snapshot of its machine would have it.
+struct Snapshot(Directory);
+
+impl Snapshot {
+    const PARTS: [&str; 2] = ["copy", "sanstone.state"];
+
+    fn of(storage: &Node) -> Snapshot {
+        let snapshot = Snapshot(Directory::new());
+        Snapshot::copy(&storage.directory, &snapshot.0);
+        snapshot
+    }
+
+    fn put_back(&self, storage: &Node) {
+        Snapshot::copy(&self.0, &storage.directory);
+    }
+
+    fn copy(from: &Directory, to: &Directory) {
+        for part in Snapshot::PARTS {
+            let _ = std::fs::remove_dir_all(to.join(part));
+            let mut copy = Command::new("cp");
+            copy.arg("-a").args([from.join(part), to.path().to_owned()]);
+            assert!(copy.status().expect("it runs").success());
+        }
+    }
+}
+
+#[test]
+fn a_copy_whose_disks_are_set_back_with_their_reservations_is_filled_and_never_read_before() {
+    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c] = storages;
+    let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        // To when an owner had them or none did, one disk or both.
+        for case in 0..4 {
+            let [was_owned, is_one] = [1, 2].map(|bit| case & bit == 0);
+            let snapshots = |b: &Node, c: &Node| [Snapshot::of(b), Snapshot::of(c)];
+            let while_owned = was_owned.then(|| snapshots(&b, &c));
+            owner.ends_by("TERM");
+            let [of_b, of_c] = while_owned.unwrap_or_else(|| snapshots(&b, &c));
+            owner.start();
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            b.kill();
+            c.kill();
+            of_b.put_back(&b);
+            if !is_one {
+                of_c.put_back(&c);
+            }
+            b.start();
+            c.start();
+            for slot in (0..SLOTS).chain(0..SLOTS) {
+                load.check(slot).await.expect("a read");
+            }
+            owner.is(0, "in sync").await;
+            owner.volume("compare").success();
+        }
+        load.disk.close().await;
+    });
+}
+
 #[test]
 fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));

@@ -391,6 +391,17 @@ impl Claim {
         matches!(Label::decode(block), FoundLabel::Label(_))
     }
 
+    /// Whether `block`, read from the label's place, is what a former claim of this owner left there: the child was set back
+    /// since this one took it, because each claim of a set raises its generation.
+    pub(crate) fn is_set_back(&self, block: &[u8]) -> bool {
+        let (shared, FoundLabel::Label(label)) = (&self.set.0, Label::decode(block)) else {
+            return false;
+        };
+        let is_former = label.is_released()
+            || label.owner == shared.owner.uuid() && !shared.stands_elsewhere(label.nonce);
+        is_former && label.generation.claimed < self.generation().claimed
+    }
+
     /// The block to write to a child that is ours.
     pub(crate) fn block(&self) -> Payload {
         Buf::copy_of(&self.label().encode()).into()

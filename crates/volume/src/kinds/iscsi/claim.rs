@@ -471,6 +471,9 @@ impl RemoteUnit {
                 Err(Error::new(ErrorKind::Protocol, why))
             }
             ReportedReservation::Held { key, .. } if key == claim.key() => Ok(true),
+            ReportedReservation::Held { key, .. } if self.take_back(nexus, claim, key).await? => {
+                Ok(false)
+            }
             ReportedReservation::Held { .. } => {
                 let by = self.holder(nexus).await;
                 // A registration of ours would let us write inside the new owner's fence.
@@ -482,9 +485,12 @@ impl RemoteUnit {
                 let ClaimAnswer::Good(block) = self.read_mark(nexus).await? else {
                     return Ok(false);
                 };
-                if let Err(by) = claim.is_marked(&block) {
-                    self.unregister(nexus, claim).await;
-                    return Err(self.lose(claim, &by));
+                match claim.is_marked(&block) {
+                    Err(by) if !self.is_set_back(claim, &block) => {
+                        self.unregister(nexus, claim).await;
+                        return Err(self.lose(claim, &by));
+                    }
+                    _ => {}
                 }
                 self.register(nexus, claim).await?;
                 let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
@@ -492,6 +498,33 @@ impl RemoteUnit {
                 Ok(matches!(told, ClaimAnswer::Good(_)))
             }
         }
+    }
+
+    /// Takes the reservation under `key` if it is of a former claim of ours, with which the target was set back. Returns whether
+    /// it is.
+    async fn take_back(&self, nexus: &Rc<Nexus>, claim: &Claim, key: u64) -> Result<bool> {
+        if !self.machine.borrow().is_watched() || !self.register(nexus, claim).await? {
+            return Ok(false);
+        }
+        let is_ours = match self.read_mark(nexus).await? {
+            ClaimAnswer::Good(block) => self.is_set_back(claim, &block),
+            ClaimAnswer::Conflict | ClaimAnswer::Refused(_) => false,
+        };
+        if is_ours {
+            let target_name = &self.config().target_name;
+            tracing::warn!(
+                target_name,
+                "the target was set back to a former claim of ours"
+            );
+            self.oust(nexus, claim, key).await?;
+            self.drop_others(nexus, claim).await?;
+        }
+        Ok(is_ours)
+    }
+
+    /// Whether the disk was set back to before our claim, as its label says, and its user is a mirror, which looks at it.
+    fn is_set_back(&self, claim: &Claim, block: &[u8]) -> bool {
+        self.machine.borrow().is_watched() && claim.is_set_back(block)
     }
 
     fn lose(&self, claim: &Claim, by: &str) -> Error {
