@@ -41,6 +41,9 @@ pub struct Record {
     pub in_sync: CopySet,
     /// The version that last brought all copies in sync.
     pub all_in_sync_since: u64,
+    /// Raised by one after each heartbeat that the copies in sync have kept with the record before: one that keeps a record of two
+    /// or more fewer was set back.
+    pub beats: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -54,8 +57,12 @@ pub(crate) struct Stored {
     all_in_sync_since: U64,
     copies: u8,
     in_sync: u8,
-    reserved: [u8; 6],
+    /// The low six bytes: zero in what earlier releases wrote.
+    beats: [u8; BEATS_BYTES],
 }
+
+/// The length of the number of heartbeats in bytes: enough for ever.
+const BEATS_BYTES: usize = 6;
 
 /// Why a register must not be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -114,6 +121,7 @@ impl Record {
             copies: copies as u8,
             in_sync: CopySet::first(copies),
             all_in_sync_since: 1,
+            beats: 0,
         }
     }
 
@@ -145,7 +153,7 @@ impl Record {
             all_in_sync_since: self.all_in_sync_since.into(),
             copies: self.copies,
             in_sync: self.in_sync.bits(),
-            reserved: [0; 6],
+            beats: std::array::from_fn(|at| self.beats.to_le_bytes()[at]),
         }
     }
 
@@ -159,6 +167,11 @@ impl Record {
             copies: stored.copies,
             in_sync: CopySet::from_bits(stored.in_sync),
             all_in_sync_since: stored.all_in_sync_since.get(),
+            beats: stored
+                .beats
+                .iter()
+                .rev()
+                .fold(0, |beats, &byte| beats << 8 | u64::from(byte)),
         };
         if !(1..=COPIES_MAX).contains(&record.copies.into()) {
             return Err(RegisterRefusal::Contradictory(
@@ -219,7 +232,8 @@ pub enum SwapVerdict {
     Won,
     /// Another node's swap landed instead: it never will.
     Lost,
-    /// It did not land and still may: it is sent again, unchanged.
+    /// It did not land and still may: it is sent again, unchanged. The register may also be older than what the swap expects:
+    /// then it was set back, and its right record may return.
     Again,
 }
 
@@ -250,7 +264,7 @@ impl Swap {
     pub fn judge(&self, found: &Record) -> SwapVerdict {
         if *found == self.new {
             SwapVerdict::Won
-        } else if *found == self.expect {
+        } else if *found == self.expect || found.version < self.expect.version {
             SwapVerdict::Again
         } else {
             SwapVerdict::Lost
@@ -286,6 +300,7 @@ mod tests {
             copies: 3,
             in_sync: CopySet::from(CopyId::new(2)),
             all_in_sync_since: 4,
+            beats: 0x0102_0304_0506,
         };
         let sector = record.encode();
         assert_eq!(sector.len(), RECORD_BYTES);

@@ -33,11 +33,11 @@ impl Mirror {
         self.maybe_in_sync().union(joining)
     }
 
-    /// Whether the copies in sync have noted the present record: it is theirs to decide by if the register is lost.
+    /// Whether the copies in sync have noted the present set: it is theirs to decide by if the register is lost.
     fn is_noted(&self) -> bool {
         self.record.in_sync.iter().all(|copy| {
             let kept = &self.members[copy.place()].kept;
-            kept.as_ref().is_some_and(|kept| kept.record == self.record)
+            kept.as_ref().is_some_and(|kept| kept.record == self.told)
         })
     }
 

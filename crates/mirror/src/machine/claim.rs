@@ -33,6 +33,8 @@ impl Mirror {
             config,
             phase: MirrorPhase::Claiming,
             record: found,
+            told: found,
+            is_beaten: false,
             swap: Some(swap),
             members: vec![CopyMember::new(); found.copies.into()],
             failed: CopySet::EMPTY,
@@ -59,6 +61,9 @@ impl Mirror {
             SwapVerdict::Won => {
                 let before = std::mem::replace(&mut self.record, swap.new).in_sync;
                 self.swap = None;
+                if swap.new.beats == swap.expect.beats {
+                    self.told = self.record;
+                }
                 if self.phase == MirrorPhase::Claiming {
                     self.phase = MirrorPhase::Fencing;
                     for copy in self.record.in_sync.iter() {
@@ -90,6 +95,11 @@ impl Mirror {
             },
             ..self.record
         };
+        self.swap_in(new);
+    }
+
+    /// Has the register changed to `new`.
+    pub(super) fn swap_in(&mut self, new: Record) {
         let swap = Swap::new(self.record, new);
         self.swap = Some(swap);
         self.actions.push_back(MirrorAction::Swap(swap));
@@ -135,7 +145,9 @@ impl Mirror {
             .common(set);
         let ready = ready.without(self.set_back(ready));
         let missing = set.without(ready);
-        if missing.is_empty() && set == self.record.all() && !self.is_fresh() {
+        if missing.is_empty() && set.iter().all(|it| self.misses_beats(it)) {
+            // All were set back, and what was written since is nowhere.
+        } else if missing.is_empty() && set == self.record.all() && !self.is_fresh() {
             // A copy that is set back to before this claim is known by that, in the set or out of it.
             self.propose(set);
         } else if missing.is_empty() {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Mirror {
-    /// Whether `copy` keeps the present record.
+    /// Whether `copy` keeps the record that it is told, and its last heartbeats.
     pub(super) fn has_noted(&self, copy: CopyId) -> bool {
         let kept = &self.members[copy.place()].kept;
         kept.is_some() && *kept == self.wanted(&self.members[copy.place()])
@@ -28,7 +28,7 @@ impl Mirror {
             kept.in_sync_since
         };
         Some(CopyState {
-            record: self.record,
+            record: self.told,
             in_sync_since,
             heartbeats: member.heartbeats,
         })

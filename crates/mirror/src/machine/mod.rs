@@ -63,6 +63,8 @@ pub struct MirrorConfig {
     pub ahead_blocks: u64,
     /// The copy that is read when nobody prefers one.
     pub nearest: CopyId,
+    /// Whether copies that were set back are taken as they are, where nothing newer is left.
+    pub accepts_older: bool,
 }
 
 impl MirrorConfig {
@@ -146,6 +148,10 @@ pub struct Mirror {
     phase: MirrorPhase,
     /// The last record that this owner has written or, before it is one, has found.
     record: Record,
+    /// The one that the copies are to keep.
+    told: Record,
+    /// Whether the register is to know of a heartbeat.
+    is_beaten: bool,
     /// What was sent to the register and not answered.
     swap: Option<Swap>,
     members: Vec<CopyMember>,
@@ -258,6 +264,7 @@ impl Mirror {
         self.join();
         if self.phase == MirrorPhase::Serving {
             self.keep();
+            self.confirm();
             self.mark();
             self.prove();
         }

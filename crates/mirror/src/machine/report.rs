@@ -94,7 +94,7 @@ impl Mirror {
         marked.len()
     }
 
-    /// Whether each copy in sync keeps what it shall: the present record, and the last heartbeats.
+    /// Whether each copy in sync keeps what it is told: the record, and the last heartbeats.
     pub fn has_noted_all(&self) -> bool {
         let mut in_sync = self.record.in_sync.iter();
         in_sync.all(|copy| self.has_noted(copy))
@@ -104,7 +104,9 @@ impl Mirror {
     pub fn is_settled(&self) -> bool {
         let is_complete = self.record.in_sync == self.record.all();
         let mut bitmaps = self.members.iter().map(|member| &member.bitmap);
-        self.is_quiet() && (!is_complete || self.marked() == 0 && bitmaps.all(Bitmap::is_settled))
+        self.is_quiet()
+            && self.has_noted_all()
+            && (!is_complete || self.marked() == 0 && bitmaps.all(Bitmap::is_settled))
     }
 }
 

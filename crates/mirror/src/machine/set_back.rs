@@ -6,6 +6,7 @@ use crate::{
     copy::CopyState,
     copy_set::{COPIES_MAX, CopyId, CopySet},
     planted::{Bug, is_planted},
+    register::Record,
 };
 
 /// Whether `copy`, which keeps `kept`, was set back to before its heartbeat in `known`.
@@ -40,10 +41,12 @@ impl Mirror {
         let all: Vec<_> = copies.iter().map(kept_by).collect();
         // They are in sync, so all of them were told so since the same version, unless their owner crashed at that moment.
         let since = all.iter().map(|(_, kept)| kept.in_sync_since).max();
+        let all_miss = copies.iter().all(|copy| self.misses_beats(copy));
         let mut older = CopySet::EMPTY;
         for (copy, kept) in all {
             let is_behind = Some(kept.in_sync_since) < since && !is_planted(Bug::SetBackIgnored);
-            if is_behind || is_set_back(copy, &kept, &known) {
+            let is_alone = all_miss || !self.misses_beats(copy);
+            if is_behind || !is_alone || is_set_back(copy, &kept, &known) {
                 older.insert(copy);
                 self.failed.insert(copy);
             }
@@ -55,11 +58,23 @@ impl Mirror {
     /// to before a start of the mirror, or is a disk that was replaced; or the owner crashed in that start, before anything was
     /// acknowledged. Only the others can tell, so alone it does not do.
     pub fn is_behind(&self, copy: CopyId) -> bool {
+        if self.config.accepts_older {
+            return false;
+        }
         let since = self.record.all_in_sync_since;
         let kept = self.members[copy.place()].kept.as_ref();
         let is_behind =
             kept.is_some_and(|it| it.in_sync_since < since && it.record.version + 1 < since);
-        self.record.in_sync == self.record.all() && is_behind && !is_planted(Bug::SetBackIgnored)
+        let is_behind = self.record.in_sync == self.record.all() && is_behind;
+        is_behind && !is_planted(Bug::SetBackIgnored) || self.misses_beats(copy)
+    }
+
+    /// Whether `copy`, in sync as the record says, does not know heartbeats of which the register knows: it was set back, whatever
+    /// the others can tell.
+    pub fn misses_beats(&self, copy: CopyId) -> bool {
+        let kept = self.members[copy.place()].kept.as_ref();
+        let misses = kept.is_some_and(|kept| kept.record.beats + 1 < self.record.beats);
+        misses && !self.config.accepts_older && !is_planted(Bug::SetBackIgnored)
     }
 
     /// The mirror is served: each copy goes on with the heartbeats that it keeps.
@@ -73,11 +88,33 @@ impl Mirror {
 
     /// One more heartbeat to each copy in sync, with the last ones of the others.
     pub(super) fn beat(&mut self) {
+        (self.told, self.is_beaten) = (self.record, true);
         let known = self.known_heartbeats();
         for copy in self.record.in_sync.iter() {
             let member = &mut self.members[copy.place()];
             member.heartbeats = known;
             member.heartbeats[copy.place()] += 1;
+        }
+    }
+    /// Has the register know of the last heartbeat, once the copies in sync keep it: not before, or one on which it had not landed
+    /// when the power failed would look as if it was set back.
+    pub(super) fn confirm(&mut self) {
+        if !self.is_beaten
+            || self.swap.is_some()
+            || !self.failed.is_empty()
+            || !self.has_noted_all()
+        {
+            return;
+        }
+        self.is_beaten = false;
+        if self.told == self.record {
+            let new = Record {
+                version: self.record.version + 1,
+                nonce: self.config.nonce,
+                beats: self.record.beats + 1,
+                ..self.record
+            };
+            self.swap_in(new);
         }
     }
 }

@@ -120,6 +120,7 @@ impl World {
             marked_max: 1,
             ahead_blocks: 0,
             nearest: CopyId::new(node),
+            accepts_older: false,
         };
         check_every_rule();
         let machine = Mirror::claim(config, self.register);

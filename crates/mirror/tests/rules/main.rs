@@ -440,6 +440,75 @@ fn a_copy_that_was_set_back_to_before_the_last_claim_is_filled_whole() {
     }
 }
 
+/// What the register knows of is nowhere else when the only copy that has it was set back.
+#[test]
+fn a_claim_serves_nothing_where_all_that_is_in_sync_was_set_back() {
+    let serves = |rig: &Rig| rig.mirror.phase() == MirrorPhase::Serving;
+    for (is_alone, is_left, is_other_away) in [
+        (false, false, false),
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+        (true, false, true),
+    ] {
+        let mut rig = Rig::new();
+        rig.apply(MirrorEvent::Beat);
+        let snapshot = rig.disks.clone();
+        rig.apply(MirrorEvent::Beat);
+        if is_left {
+            rig.apply(MirrorEvent::Failed(copy(1)));
+            rig.write(at(0, 1));
+            rig.settle();
+        }
+        let mut disks = rig.disks.clone();
+        disks[0] = snapshot[0].clone();
+        if !is_alone {
+            disks[1] = snapshot[1].clone();
+        }
+        disks[1].is_away = is_other_away;
+        let next = Rig::claim(rig.register, disks.clone());
+        let has_other = is_alone && !is_left && !is_other_away;
+        assert_eq!(
+            serves(&next),
+            has_other,
+            "{is_alone} {is_left} {is_other_away}"
+        );
+        if has_other {
+            assert_eq!(next.mirror.record().in_sync, CopySet::from(copy(1)));
+            continue;
+        }
+        // Not however often it is tried, until somebody says so, or what it had is there again.
+        let again = Rig::claim(next.register, next.disks.clone());
+        assert!(!serves(&again));
+        let mut forced = Rig::claim_as(again.register, again.disks.clone(), true);
+        assert!(serves(&forced));
+        forced.settle();
+        assert!(serves(&Rig::claim(forced.register, forced.disks)));
+        disks[0] = rig.disks[0].clone();
+        assert!(serves(&Rig::claim(again.register, disks)));
+    }
+}
+
+#[test]
+fn an_owner_that_is_killed_while_the_register_hears_of_a_heartbeat_leaves_nothing_behind() {
+    let mut rig = Rig::new();
+    rig.apply(MirrorEvent::Failed(copy(1)));
+    for _ in 0..4 {
+        // It has not landed, and then it has, which nobody was told.
+        for landed in [0, 1] {
+            let before = rig.register;
+            rig.register_is_away = true;
+            rig.apply(MirrorEvent::Beat);
+            assert_eq!(rig.register, before);
+            rig.register.version += landed;
+            rig.register.beats += landed;
+            rig = Rig::claim(rig.register, rig.disks);
+            assert_eq!(rig.mirror.phase(), MirrorPhase::Serving);
+        }
+        rig.apply(MirrorEvent::Beat);
+    }
+}
+
 #[test]
 fn a_claim_equalises_what_any_bitmap_marks_first_where_requests_wait() {
     let mut rig = Rig::new();

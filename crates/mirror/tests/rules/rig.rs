@@ -25,6 +25,8 @@ pub(crate) struct Disk {
     key: Option<u64>,
     /// Writes of metadata fail.
     pub(crate) is_broken: bool,
+    /// It cannot be fenced.
+    pub(crate) is_away: bool,
 }
 
 /// The driver.
@@ -61,12 +63,18 @@ impl Rig {
             marks: 0,
             key: None,
             is_broken: false,
+            is_away: false,
         };
         Rig::claim(register, vec![disk.clone(), disk])
     }
 
     /// Another owner claims the mirror.
     pub(crate) fn claim(register: Record, disks: Vec<Disk>) -> Rig {
+        Rig::claim_as(register, disks, false)
+    }
+
+    /// The same, which takes copies that were set back as they are or not.
+    pub(crate) fn claim_as(register: Record, disks: Vec<Disk>, accepts_older: bool) -> Rig {
         let config = MirrorConfig {
             node: Uuid::from_u128(register.version.into()),
             nonce: register.version,
@@ -76,6 +84,7 @@ impl Rig {
             marked_max: 8,
             ahead_blocks: AHEAD_BLOCKS,
             nearest: copy(0),
+            accepts_older,
         };
         let mut rig = Rig {
             mirror: {
@@ -160,6 +169,9 @@ impl Rig {
                 MirrorAction::Swap(swap) if !self.register_is_away => {
                     self.register = swap.land(self.register);
                     Some(MirrorEvent::Swapped(self.register))
+                }
+                MirrorAction::Fence { copy, .. } if self.disks[copy.place()].is_away => {
+                    Some(MirrorEvent::Failed(copy))
                 }
                 MirrorAction::Fence { copy, key, step } => {
                     let held = &mut self.disks[copy.place()].key;

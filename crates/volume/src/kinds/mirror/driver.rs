@@ -29,7 +29,12 @@ use std::{
 
 use ::mirror::{
     CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
-    Range, Stand, copy::Header, fence::FenceCommand, key::FenceKey, planted, register::Swap,
+    Range, Stand,
+    copy::Header,
+    fence::FenceCommand,
+    key::FenceKey,
+    planted,
+    register::{Record, RegisterRefusal, Swap},
 };
 use engine::{Duration, Instant, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
@@ -418,7 +423,7 @@ impl Driver {
         let began = time::now();
         self.swapping.replace(Some((began, None)));
         loop {
-            match self.register.swap(swap).await {
+            match self.swapped(swap).await {
                 Ok(found) => {
                     if is_told {
                         tracing::info!(mirror = self.name, "the register has changed");
@@ -439,6 +444,21 @@ impl Driver {
                 }
                 Err(_) => return,
             }
+        }
+    }
+
+    /// What the register holds after `swap`.
+    ///
+    /// # Errors
+    /// When that is not known, or it is older than what the mirror has seen: nobody else has it then.
+    async fn swapped(&self, swap: Swap) -> Result<Record> {
+        let found = self.register.swap(swap).await?;
+        match found.check(swap.expect.mirror, Some(&swap.expect)) {
+            Err(why @ RegisterRefusal::Older { .. }) => {
+                let why = Error::new(ErrorKind::Configuration, why.to_string());
+                Err(why.context(self.register.describe()))
+            }
+            _ => Ok(found),
         }
     }
 

@@ -236,6 +236,7 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
         marked_max: MARKED_MAX,
         ahead_blocks: AHEAD_BYTES / block_bytes,
         nearest: CopyId::new(0),
+        accepts_older: options.others == Others::Overrule,
     };
     let driver = Driver::begin(Parts {
         name: options.name,
@@ -287,6 +288,11 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
             let copy = driver.copy(id);
             match copy.trouble_told() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
+                None if driver.machine(|it| it.misses_beats(id)) => format!(
+                    "{} (it was set back to an older state, as the register knows: put back its disk as it was; `sanstone volume \
+                     take-over --force` accepts it as it is, without what was written since)",
+                    copy.name
+                ),
                 None if driver.machine(|it| it.is_behind(id)) => format!(
                     "{} (it may be older: it has not seen that all copies were in sync as the register says, and only the others \
                      can tell)",

@@ -9,7 +9,7 @@ use engine::{
     Buf, Duration, Payload,
     fs::{OpenOptions, SharedFile},
     sim::{FaultKind, Host, InjectedFault, World},
-    time,
+    spawn, time,
 };
 use uuid::Uuid;
 
@@ -542,6 +542,37 @@ fn a_volume_that_was_closed_refuses_everything() {
         graph.close().await;
         let refused = volume.write(0, block(1), Durability::Fua).await;
         assert_eq!(refused.expect_err("closed").kind(), ErrorKind::Preempted);
+    });
+}
+
+#[test]
+fn a_register_that_is_set_back_under_a_mirror_is_waited_for_as_one_that_is_away() {
+    on_a_machine(18, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let register = format!("{STATE}/mirror-{}.register", NEW.uuid);
+        let older = host.read_file(&register).expect("a register");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        let newest = host.read_file(&register).expect("a register");
+        host.put_file(&register, &older);
+        host.add_fault(InjectedFault {
+            path: Some("/srv/b".into()),
+            range: 0..4096,
+            ..InjectedFault::new(FaultKind::Write, libc::EIO)
+        });
+        let writing = spawn({
+            let volume = volume.clone();
+            async move { volume.write(0, block(3), Durability::Fua).await }
+        });
+        time::sleep(Duration::from_secs(3)).await;
+        let told = status(&graph).register_trouble.unwrap_or_default();
+        assert!(told.contains("from an older state"), "{told}");
+        assert!(!writing.is_finished(), "the other copy may still be read");
+        host.put_file(&register, &newest);
+        writing.await.expect("the copy has left");
+        host.clear_faults();
+        until_in_sync(&mut graph).await;
     });
 }
 
