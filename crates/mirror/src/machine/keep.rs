@@ -28,7 +28,8 @@ impl Mirror {
             kept.in_sync_since
         };
         Some(CopyState {
-            record: self.told,
+            // One that returns keeps every record, so that it is not behind once it is swapped in.
+            record: if is_in_sync { self.told } else { self.record },
             in_sync_since,
             heartbeats: member.heartbeats,
         })
@@ -92,7 +93,9 @@ impl Mirror {
         }
         let regions = self.config.regions();
         let touched = std::mem::replace(&mut self.touched, Regions::none(regions));
-        let is_complete = self.record.in_sync == self.record.all() && self.swap.is_none();
+        let all = self.record.all();
+        let stays = self.swap.is_none_or(|swap| swap.new.in_sync == all);
+        let is_complete = self.record.in_sync == all && stays;
         if !is_complete && !is_planted(Bug::ClearedAlone) {
             return;
         }

@@ -100,6 +100,11 @@ impl Mirror {
         in_sync.all(|copy| self.has_noted(copy))
     }
 
+    /// Whether the register knows of the last heartbeat, too.
+    pub fn has_confirmed(&self) -> bool {
+        self.has_noted_all() && !self.is_beaten && self.swap.is_none()
+    }
+
     /// Whether nothing is under way, and no region is marked that could be cleared: the next owner has nothing to equalise.
     pub fn is_settled(&self) -> bool {
         let is_complete = self.record.in_sync == self.record.all();

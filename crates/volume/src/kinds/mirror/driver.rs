@@ -20,6 +20,7 @@
 //! than `request_timeout` fails. Neither has a timer of its own: `upkeep` looks at the oldest.
 
 mod report;
+mod swap;
 
 use std::{
     cell::{Cell, RefCell},
@@ -29,12 +30,7 @@ use std::{
 
 use ::mirror::{
     CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
-    Range, Stand,
-    copy::Header,
-    fence::FenceCommand,
-    key::FenceKey,
-    planted,
-    register::{Record, RegisterRefusal, Swap},
+    Range, Stand, copy::Header, fence::FenceCommand, key::FenceKey, planted,
 };
 use engine::{Duration, Instant, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
@@ -414,51 +410,6 @@ impl Driver {
                     tracing::error!("{why}");
                 }
             }
-        }
-    }
-
-    /// Sends `swap` until it is answered.
-    async fn swap(&self, swap: Swap) {
-        let mut is_told = false;
-        let began = time::now();
-        self.swapping.replace(Some((began, None)));
-        loop {
-            match self.swapped(swap).await {
-                Ok(found) => {
-                    if is_told {
-                        tracing::info!(mirror = self.name, "the register has changed");
-                    }
-                    self.swapping.take();
-                    return self.tell(MirrorEvent::Swapped(found));
-                }
-                Err(_) if is_planted(Bug::UnansweredIsMade) => {
-                    return self.tell(MirrorEvent::Swapped(swap.new));
-                }
-                Err(error) if self.check().is_ok() => {
-                    if !is_told {
-                        tracing::error!(mirror = self.name, %error, "the register cannot be changed, which is tried again");
-                        is_told = true;
-                    }
-                    self.swapping.replace(Some((began, Some(error))));
-                    time::sleep(RETRY).await;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// What the register holds after `swap`.
-    ///
-    /// # Errors
-    /// When that is not known, or it is older than what the mirror has seen: nobody else has it then.
-    async fn swapped(&self, swap: Swap) -> Result<Record> {
-        let found = self.register.swap(swap).await?;
-        match found.check(swap.expect.mirror, Some(&swap.expect)) {
-            Err(why @ RegisterRefusal::Older { .. }) => {
-                let why = Error::new(ErrorKind::Configuration, why.to_string());
-                Err(why.context(self.register.describe()))
-            }
-            _ => Ok(found),
         }
     }
 

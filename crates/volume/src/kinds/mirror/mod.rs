@@ -76,13 +76,13 @@ impl MirrorVolume {
         MirrorVolume { driver, shape }
     }
 
-    /// Sends the heartbeats that are still due, so that each copy remembers one of the other that is newer than the last write;
+    /// Sends the heartbeats that are still due, so that each copy and the register remember one that is newer than the last write;
     /// then waits until no region is marked any more, so that the next start has nothing to equalise.
     async fn settle(&self) {
         let driver = &self.driver;
         while driver.takes_heartbeat() {
             driver.tell(MirrorEvent::Beat);
-            driver.until(Mirror::has_noted_all).await;
+            driver.until(Mirror::has_confirmed).await;
         }
         driver.clear_marks();
         driver.until(Mirror::is_settled).await;

@@ -289,8 +289,8 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
             match copy.trouble_told() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
                 None if driver.machine(|it| it.misses_beats(id)) => format!(
-                    "{} (it was set back to an older state, as the register knows: put back its disk as it was; `sanstone volume \
-                     take-over --force` accepts it as it is, without what was written since)",
+                    "{} (it is older than the register knows: it was set back, or is a disk that was replaced; put back its disk as it \
+                     was; `sanstone volume take-over --force` accepts it as it is, without what was written since)",
                     copy.name
                 ),
                 None if driver.machine(|it| it.is_behind(id)) => format!(

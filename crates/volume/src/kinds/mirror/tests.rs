@@ -545,6 +545,70 @@ fn a_volume_that_was_closed_refuses_everything() {
     });
 }
 
+/// What is left when the other copy is away is not believed because it is alone, in sync with the other or without it.
+#[test]
+fn a_copy_that_was_set_back_is_not_believed_alone_by_any_start_or_take_over() {
+    for is_last in [false, true] {
+        on_a_machine(19, async |host| {
+            let text = text("3MiB", "write-through");
+            create(&host, &text, &NEW).await.expect("blank files");
+            let alone = text.replace("\"b\", size = \"3MiB\"", "\"gone/b\"");
+            let writes = async |text: &str, byte: u8| {
+                let mut graph = graph(text);
+                let (tree, volume) = open(&mut graph, &host).await.expect("it opens");
+                let older = host.read_file("/srv/a").expect("a copy");
+                let written = volume.write(0, block(byte), Durability::Fua).await;
+                written.expect("it writes");
+                drop((tree, volume));
+                graph.close().await;
+                older
+            };
+            let text_after = if is_last { &alone } else { &text };
+            let older = writes(text_after, 1).await;
+            let newest = host.read_file("/srv/a").expect("a copy");
+            host.put_file("/srv/a", &older);
+            for attempt in 0..4 {
+                let refused = open(&mut graph(&alone), &host).await.err();
+                let refused = refused.unwrap_or_else(|| panic!("attempt {attempt}: it is older"));
+                assert!(
+                    refused.contains("(a) (it is older than the register knows"),
+                    "{refused}"
+                );
+                let mut taking = graph(&alone);
+                let others = crate::claim::Others::Fence;
+                let taken = taking.take_over("db", &host.lane(0), others).await;
+                assert!(taken.is_err(), "attempt {attempt}");
+            }
+            if is_last {
+                let both = open(&mut graph(&text), &host).await.err();
+                assert!(
+                    both.expect("the other one is older")
+                        .contains("older than the register")
+                );
+            } else {
+                let mut both = graph(&text);
+                let (_tree, volume) = open(&mut both, &host).await.expect("the other one has all");
+                let read = volume.read(0, 4096).await.expect("it reads").to_vec();
+                assert_eq!(read, [1; 4096]);
+                return until_in_sync(&mut both).await;
+            }
+            host.put_file("/srv/a", &newest);
+            writes(&alone, 2).await;
+            host.put_file("/srv/a", &newest);
+            let mut taking = graph(&alone);
+            let others = crate::claim::Others::Overrule;
+            let taken = taking.take_over("db", &host.lane(0), others).await;
+            drop(taken.expect("somebody insists"));
+            taking.close().await;
+            let mut both = graph(&text);
+            let (_tree, volume) = open(&mut both, &host).await.expect("it was accepted");
+            let read = volume.read(0, 4096).await.expect("it reads").to_vec();
+            assert_eq!(read, [1; 4096]);
+            until_in_sync(&mut both).await;
+        });
+    }
+}
+
 #[test]
 fn a_register_that_is_set_back_under_a_mirror_is_waited_for_as_one_that_is_away() {
     on_a_machine(18, async |host| {

@@ -88,7 +88,10 @@ fn a_blank_disk_takes_the_place_of_a_copy_while_the_mirror_is_used() {
         let lone = text.replace("path = \"a\"", "path = \"gone/a\"");
         let refused = open(&mut self::graph(&lone), &host).await.err();
         let refused = refused.expect("b was replaced long ago");
-        assert!(refused.contains("(b) (it may be older"), "{refused}");
+        assert!(
+            refused.contains("(b) (it is older than the register knows"),
+            "{refused}"
+        );
         let mut both = self::graph(&text);
         let (_tree, volume) = open(&mut both, &host).await.expect("a tells");
         in_sync(&both).await;
