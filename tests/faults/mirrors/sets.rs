@@ -335,6 +335,67 @@ fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
     });
 }
 
+/// The claim on its disks is that of the former owner, who is gone.
+#[test]
+fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_returns() {
+    let [mut a, mut b, mut c] = [(); 3].map(|()| Node::storage("direct-sync"));
+    let mut register = Node::register();
+    let volumes = format!(
+        "[volume.set]\nstripe.of = [{}, {}]\n[volume.db]\nmirror = {{ {}, of = [{}, \"set\"], register = {} }}\n",
+        b.remote(),
+        c.remote(),
+        "copy_timeout = \"2s\", request_timeout = \"100s\"",
+        a.remote(),
+        register.remote()
+    );
+    let host = || Node::new("db", volumes.clone());
+    let mut hosts = [host(), host()];
+    for node in [&mut a, &mut b, &mut c, &mut register] {
+        node.start();
+    }
+    for volume in ["set", "db"] {
+        hosts[0].volume_called(volume, "create").success();
+    }
+    hosts[0].start();
+    on_lane(async {
+        hosts[0].is(0, "in sync").await;
+        let load = Load::new(disk_of(&hosts[0]).await);
+        let mut ledger = load.ledger.borrow().clone();
+        load.disk.close().await;
+        // One of its disks, or both.
+        for (is_one, at) in [(true, 0), (false, 1)] {
+            hosts[at].kill();
+            b.kill();
+            if !is_one {
+                c.kill();
+            }
+            let next = &mut hosts[1 - at];
+            next.volume("take-over").success();
+            next.start();
+            let load = Load::new(disk_of(next).await);
+            load.ledger.replace(ledger.clone());
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("it has the other copy");
+            }
+            next.is(1, "out").await;
+            b.start();
+            if !is_one {
+                c.start();
+            }
+            next.is(0, "in sync").await;
+            next.volume("compare").success();
+            a.kill();
+            for slot in 0..SLOTS {
+                load.check(slot).await.expect("the set has all of it");
+            }
+            a.start();
+            next.is(0, "in sync").await;
+            ledger = load.ledger.borrow().clone();
+            load.disk.close().await;
+        }
+    });
+}
+
 #[test]
 fn a_mirror_of_which_both_copies_are_sets_is_taken_over_by_another_host() {
     let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Node::storage("direct-sync"));

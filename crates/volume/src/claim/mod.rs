@@ -15,6 +15,7 @@
 //! memory; a child's leaf has the [`Claim`] on that child. As soon as one child of a stripe turns out to have another
 //! owner, the whole stripe refuses all I/O for good.
 
+mod former;
 mod owner;
 mod standing_file;
 
@@ -34,6 +35,7 @@ use set::{All, Claimant, FoundLabel, Generation, Label, Ownership, OwnershipEnd,
 pub(crate) use set::{LABEL_AT, LABEL_BYTES, LabelStanding};
 use uuid::Uuid;
 
+pub(crate) use self::former::FormerOwners;
 pub use self::owner::{Owner, boot_id, name_of};
 pub(crate) use self::standing_file::StandingFile;
 use crate::{Error, ErrorKind, Result};

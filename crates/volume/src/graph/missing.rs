@@ -96,8 +96,11 @@ impl Graph {
             let before = (self.context.may_make, self.context.may_wait);
             (self.context.may_make, self.context.may_wait) = (false, false);
             self.context.is_in_copy = true;
+            let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+            self.context.former_owners = self.context.handles.get(parent).cloned();
             let opened = self.open_node(&node, &path, &lanes).await;
             self.context.is_in_copy = false;
+            self.context.former_owners = None;
             (self.context.may_make, self.context.may_wait) = before;
             let Some(part) = part.upgrade() else { continue };
             let vacancy = part.vacancy().expect("it stands in for the child");

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{ByType, Handles, Part};
 use crate::{
     Error, ErrorKind, Result, SetClaim, Shape, SharedVolume,
-    claim::{Others, Owner},
+    claim::{FormerOwners, Others, Owner},
 };
 
 /// Parameters for opening the volumes of a graph, and the state that they share.
@@ -39,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) may_come_later: bool,
     /// Whether what is opened is a copy of a mirror, or a part of one: the mirror notes on each disk how far that has come.
     pub(crate) is_in_copy: bool,
+    /// The former owners of that mirror, once it has an owner.
+    pub(crate) former_owners: Option<FormerOwners>,
     /// Set while stripes are opened to be looked at only: nothing is claimed.
     pub(crate) look: Option<Looked>,
     pub(crate) handles: Handles,
@@ -179,6 +181,16 @@ impl Opening<'_> {
         self.context.new_claim(children)
     }
 
+    /// A claim that fences other owners off: former ones of the mirror of which this is a copy.
+    pub(crate) fn fencing_claim(&self, children: usize) -> Result<SetClaim> {
+        self.context.claim_against(Others::Fence, children)
+    }
+
+    /// The former owners of the mirror of which this is a copy, if that has an owner already.
+    pub(crate) fn former_owners(&self) -> Option<FormerOwners> {
+        self.context.former_owners.clone()
+    }
+
     /// Has `part` closed when the graph is closed, even if nothing else uses it by then.
     pub(crate) fn keep_until_closed(&mut self, part: &Arc<Part>) {
         let kept = (self.path.clone(), part.clone());
@@ -246,6 +258,7 @@ impl Context {
             may_wait: true,
             may_come_later: false,
             is_in_copy: false,
+            former_owners: None,
             look: None,
             handles: Handles::default(),
             kept: ByType::default(),
@@ -268,8 +281,13 @@ impl Context {
 
     /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<SetClaim> {
+        self.claim_against(self.others, children)
+    }
+
+    /// The same, which does this about other owners.
+    fn claim_against(&self, others: Others, children: usize) -> Result<SetClaim> {
         let since_unix_s = time::since_unix_epoch().as_secs();
-        let claim = SetClaim::new(&self.owner, children, self.others, since_unix_s)?;
+        let claim = SetClaim::new(&self.owner, children, others, since_unix_s)?;
         let claim = match self.is_in_copy {
             true => claim.of_any_age(),
             false => claim,

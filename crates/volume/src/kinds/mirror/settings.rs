@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, ops::Range, path::Path, rc::Rc, sync::Arc, time::Duration};
 
+use ::mirror::copy::CopyState;
 use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result, SetClaim, Volume,
-    claim::Others,
+    claim::{FormerOwners, Others},
     kinds::{
         HasSuperblocks, Kind, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source,
         Superblocks, VolumeIdentity, Volumes,
@@ -264,6 +265,15 @@ impl HasSuperblocks for &Mirror {
     }
 }
 
+/// The owners of `mirror` before the one that has this handle on it.
+fn former_owners(mirror: Uuid, handle: MirrorHandle) -> FormerOwners {
+    FormerOwners::new(move |note| {
+        let (_, kept) = CopyState::decode(note).ok()?;
+        let is_former = kept.record.mirror == mirror && kept.record.epoch < handle.status().epoch;
+        is_former.then_some(kept.record.owner)
+    })
+}
+
 /// Whether `node` is or contains a kind that `is` so.
 fn has(node: &Node, volumes: &Volumes, is: fn(&Kind) -> bool) -> bool {
     node.all().into_iter().any(|node| match &node.what {
@@ -327,6 +337,8 @@ impl Settings for Mirror {
             if let Some((mirror, open)) = opened.get() {
                 part.carry(Carried::Stripe(*mirror));
                 opening.put(open.clone());
+                let former = former_owners(*mirror, opening.handle());
+                opening.put(former);
             }
             part.claim(claim);
             opening.keep_until_closed(&part);

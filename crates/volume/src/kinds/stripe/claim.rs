@@ -2,8 +2,10 @@
 
 use set::{FoundLabel, LABEL_AT, Label, OwnershipEnd};
 
-use super::Child;
-use crate::{Error, Result, SetClaim, member};
+use uuid::Uuid;
+
+use super::{Child, notes};
+use crate::{Error, Result, SetClaim, claim::FormerOwners, member};
 
 /// Claims every child.
 ///
@@ -50,6 +52,27 @@ pub(super) async fn claim_added(children: &[Child], claim: &SetClaim, first: usi
         });
     }
     refused.map_or_else(|| claim.check(), Err)
+}
+
+/// Whether what `children` are claimed by are former owners of the mirror of which they are a copy, as these have noted there.
+pub(super) async fn are_left(children: &[Child], own: Uuid, by: &FormerOwners) -> Result<bool> {
+    for child in children {
+        let label = child.read_block(LABEL_AT).await?.unwrap_or_default();
+        let owner = match Label::decode(&label) {
+            FoundLabel::Label(label) if label.is_released() || label.owner == own => continue,
+            FoundLabel::Label(label) => label.owner,
+            _ => return Ok(false),
+        };
+        let mut is_left = false;
+        for slot in 0..2 {
+            let note = child.read_block(notes::place(slot)).await?;
+            is_left |= note.is_some_and(|note| by.includes(owner, &note));
+        }
+        if !is_left {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 async fn follow(

@@ -17,7 +17,7 @@ use crate::{
 const NOTES_AT: u64 = RESERVED_BYTES / 2;
 
 /// Where `slot` begins on a child.
-fn place(slot: usize) -> u64 {
+pub(super) fn place(slot: usize) -> u64 {
     NOTES_AT + (slot * BLOCK_BYTES) as u64
 }
 

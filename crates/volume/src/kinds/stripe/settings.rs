@@ -9,7 +9,9 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{
-    Child, Layout, OpenStripe, UNIT_BYTES_DEFAULT, WantedLayout, claim_all,
+    Child, Layout, OpenStripe, UNIT_BYTES_DEFAULT, WantedLayout,
+    claim::are_left,
+    claim_all,
     create::{CreateOptions, create, look},
     give_up,
     grow::grow,
@@ -115,8 +117,7 @@ impl Family<'_> {
                 .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
                 .await;
         }
-        let claim = opening.new_claim(children.len())?;
-        let opened = OpenStripe::claimed_as(&children, self.wanted, &claim).await?;
+        let opened = self.claimed(&children, &opening).await?;
         let uuid = opened.uuid();
         let claim = opened.claim().cloned();
         if let Layout::Stripe { unit_bytes } = opened.layout() {
@@ -135,6 +136,23 @@ impl Family<'_> {
         }
         opening.keep_until_closed(&part);
         Ok(part)
+    }
+
+    /// Opens the volume with a claim on its `children`. In a copy of a mirror, that of a former owner of the mirror is no obstacle.
+    async fn claimed(&self, children: &[Child], opening: &Opening<'_>) -> Result<OpenStripe> {
+        let claim = opening.new_claim(children.len())?;
+        let claimed = OpenStripe::claimed_as(children, self.wanted, &claim).await;
+        let former = opening.former_owners();
+        match (claimed, former) {
+            (Err(error), Some(former)) if error.kind() == ErrorKind::Claimed => {
+                if !are_left(children, opening.owner(), &former).await? {
+                    return Err(error);
+                }
+                let claim = opening.fencing_claim(children.len())?;
+                OpenStripe::claimed_as(children, self.wanted, &claim).await
+            }
+            (claimed, _) => claimed,
+        }
     }
 
     /// Rejects a list that makes no sense.
