@@ -207,14 +207,15 @@ fn collect(site: &ServedSite<'_>, node: &Node, base: &Path, leaves: &mut Vec<Lea
             path,
         });
     }
+    let is_missing = |leaf: &Leaf| leaf.found == FoundAtPath::Nothing;
     let before = leaves.len();
+    let mut has_other = false;
     for child in kind.children() {
+        let of_child = leaves.len();
         collect(site, child, base, leaves);
+        has_other |= !leaves[of_child..].iter().any(is_missing);
     }
     // A copy of a mirror may be away, but not all of them.
-    let is_missing = |leaf: &Leaf| leaf.found == FoundAtPath::Nothing;
-    let of_it = &leaves[before..];
-    let has_other = of_it.len() < kind.children().len() || !of_it.iter().all(is_missing);
     if kind.stands_without_children() && has_other {
         let mut index = 0;
         leaves.retain(|leaf| {

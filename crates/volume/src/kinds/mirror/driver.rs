@@ -56,6 +56,10 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// How long a step of a fence may take at least: a reset waits for what was lost to be silent, and for what is under way.
 const FENCE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Why a copy does not do that lacks heartbeats of which the register knows.
+pub(super) const OLDER: &str = "it is older than the register knows: it was set back, or is a disk that was replaced; put back its \
+     disk as it was; `sanstone volume take-over --force` accepts it as it is, without what was written since";
+
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {

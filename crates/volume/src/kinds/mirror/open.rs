@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     copy::Copy,
-    driver::{Driver, Limits, Parts},
+    driver::{Driver, Limits, OLDER, Parts},
     register::Register,
     register_place::RegisterPlace,
     status::MirrorHandle,
@@ -288,11 +288,7 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
             let copy = driver.copy(id);
             match copy.trouble_told() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
-                None if driver.machine(|it| it.misses_beats(id)) => format!(
-                    "{} (it is older than the register knows: it was set back, or is a disk that was replaced; put back its disk as it \
-                     was; `sanstone volume take-over --force` accepts it as it is, without what was written since)",
-                    copy.name
-                ),
+                None if driver.machine(|it| it.misses_beats(id)) => format!("{} ({OLDER})", copy.name),
                 None if driver.machine(|it| it.is_behind(id)) => format!(
                     "{} (it may be older: it has not seen that all copies were in sync as the register says, and only the others \
                      can tell)",

@@ -12,9 +12,9 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     compare,
-    driver::{Driver, living},
+    driver::{Driver, OLDER, living},
 };
-use crate::{Error, SetClaim, member::Order};
+use crate::{Error, ErrorKind, SetClaim, member::Order};
 
 /// How often the rest is looked at.
 const TURN: Duration = Duration::from_millis(250);
@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_secs(10);
 /// Between two looks at a copy that is out, at first and at most.
 const LOOK_FIRST: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(60);
+/// The most while nothing is served: everybody waits for it.
+const LOOK_MAX_WAITED_FOR: Duration = Duration::from_secs(4);
 /// Between two proofs that the mirror is still ours, for those above who answer from memory.
 const PROOF: Duration = Duration::from_secs(1);
 /// Between two pieces of filling while requests come, and while none do: 1 MiB each.
@@ -46,7 +48,13 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
 async fn turns(driver: Weak<Driver>) {
     let mut ticked = time::now();
     let told = RefCell::new(None);
+    let mut has_begun = false;
     while let Some(this) = living(&driver) {
+        let is_serving = this.machine(|it| it.phase()) == MirrorPhase::Serving;
+        if is_serving && !std::mem::replace(&mut has_begun, true) {
+            // A copy that was set back to before this start is known by that, however short it is.
+            this.tell(MirrorEvent::Beat);
+        }
         let now = time::now();
         if now - ticked >= TICK {
             ticked = now;
@@ -132,6 +140,10 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
         time::sleep(pause).await;
         let Some(this) = living(&driver) else { return };
         let place = this.copy(copy);
+        // Its newer disk may be put back while it is waited for.
+        if this.machine(|it| it.phase() == MirrorPhase::Fencing && it.misses_beats(copy)) {
+            this.give_up((copy, &place), &Error::new(ErrorKind::Unreachable, OLDER));
+        }
         if !this.machine(|it| it.misses(copy)) {
             // One that comes and goes is not taken back each time at once.
             if time::now() - missed >= LOOK_MAX {
@@ -150,7 +162,13 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
         match asked {
             Ok(_) => {
                 // An attempt takes a key: there are 16 million in an epoch.
-                pause = (pause * 2).min(LOOK_MAX);
+                let is_serving = this.machine(|it| it.phase()) == MirrorPhase::Serving;
+                let most = if is_serving {
+                    LOOK_MAX
+                } else {
+                    LOOK_MAX_WAITED_FOR
+                };
+                pause = (pause * 2).min(most);
                 this.tell(MirrorEvent::Back(copy));
             }
             Err(error) => {
