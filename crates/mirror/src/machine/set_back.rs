@@ -45,8 +45,8 @@ impl Mirror {
         let mut older = CopySet::EMPTY;
         for (copy, kept) in all {
             let is_behind = Some(kept.in_sync_since) < since && !is_planted(Bug::SetBackIgnored);
-            let is_alone = all_miss || !self.misses_beats(copy);
-            if is_behind || !is_alone || is_set_back(copy, &kept, &known) {
+            let knows_less = self.misses_beats(copy) && !all_miss;
+            if is_behind || knows_less || is_set_back(copy, &kept, &known) {
                 older.insert(copy);
                 self.failed.insert(copy);
             }

@@ -64,11 +64,13 @@ fn a_slow_copy_is_no_dead_one() {
     on_mirrors(
         |_| true,
         async |site, volume| {
-            let version = site.record().version;
+            let since = site.record().all_in_sync_since;
             site.host(Which::A).hang_writes(1.0, 150 * MS);
             load(site, volume, 60).await;
             site.host(Which::A).hang_writes(0.0, Duration::ZERO);
-            assert_eq!(site.record().version, version, "it has left");
+            let after = site.record();
+            assert_eq!(after.in_sync, after.all(), "it has left");
+            assert_eq!(after.all_in_sync_since, since, "it has left, and is back");
         },
     );
 }

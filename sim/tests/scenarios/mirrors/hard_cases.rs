@@ -113,15 +113,15 @@ pub(super) async fn the_register_is_lost_as_a_copy_leaves(site: &Rc<TwoOwners>) 
 pub(super) async fn writes_hang_as_it_is_taken_over(site: &Rc<TwoOwners>) {
     let (owner, mut random) = (site.owner(), site.world.random());
     let of_former = site.clone();
-    let old = spawn(async move { load(&of_former, owner, 20).await });
-    time::sleep(random_time(&mut random, 40 * MS)).await;
+    let old = spawn(async move { load(&of_former, owner, 60).await });
+    time::sleep(random_time(&mut random, 200 * MS)).await;
     let hangs = random.index(2);
-    site.host(hangs).hang_writes(1.0, 800 * MS);
+    site.host(hangs).hang_writes(1.0, 2 * SECOND);
     time::sleep(30 * MS).await;
     // What hangs already is not hurried by that.
     site.host(hangs).hang_writes(0.0, Duration::ZERO);
     site.relieve().await;
-    load(site, 1 - owner, 10).await;
+    load(site, 1 - owner, 40).await;
     old.await;
     time::sleep(10 * SECOND).await;
 }
