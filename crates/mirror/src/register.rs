@@ -125,6 +125,16 @@ impl Record {
         }
     }
 
+    /// What a swap with this `nonce` makes of it at least.
+    #[must_use]
+    pub fn next(self, nonce: u64) -> Record {
+        Record {
+            version: self.version + 1,
+            nonce,
+            ..self
+        }
+    }
+
     /// Every copy, in sync or not.
     pub fn all(&self) -> CopySet {
         CopySet::first(self.copies.into())
@@ -281,14 +291,6 @@ mod tests {
         Record::first(Uuid::from_u128(7), 2, 11)
     }
 
-    fn next(record: Record, nonce: u64) -> Record {
-        Record {
-            version: record.version + 1,
-            nonce,
-            ..record
-        }
-    }
-
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let record = Record {
@@ -341,13 +343,13 @@ mod tests {
 
     #[test]
     fn an_older_foreign_or_forked_register_is_refused() {
-        let (mirror, seen) = (first().mirror, next(first(), 5));
+        let (mirror, seen) = (first().mirror, first().next(5));
         assert_eq!(first().check(mirror, None), Ok(()));
         assert_eq!(seen.check(mirror, Some(&seen)), Ok(()));
-        assert_eq!(next(seen, 6).check(mirror, Some(&seen)), Ok(()));
+        assert_eq!(seen.next(6).check(mirror, Some(&seen)), Ok(()));
         let older = first().check(mirror, Some(&seen));
         assert_eq!(older, Err(RegisterRefusal::Older { found: 1, seen: 2 }));
-        let forked = next(first(), 6).check(mirror, Some(&seen));
+        let forked = first().next(6).check(mirror, Some(&seen));
         assert_eq!(forked, Err(RegisterRefusal::Forked(2)));
         let foreign = first().check(Uuid::from_u128(8), None);
         assert!(matches!(foreign, Err(RegisterRefusal::Foreign { .. })));
@@ -355,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_swap_that_is_sent_twice_lands_once() {
-        let swap = Swap::new(first(), next(first(), 5));
+        let swap = Swap::new(first(), first().next(5));
         let once = swap.land(first());
         assert_eq!(once, swap.new);
         assert_eq!(swap.land(once), once);
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn of_two_swaps_of_one_version_one_wins() {
-        let (a, b) = (next(first(), 5), next(first(), 6));
+        let (a, b) = (first().next(5), first().next(6));
         let (a, b) = (Swap::new(first(), a), Swap::new(first(), b));
         let held = b.land(a.land(first()));
         assert_eq!(

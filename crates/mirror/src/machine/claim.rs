@@ -21,11 +21,9 @@ impl Mirror {
     pub fn claim(config: MirrorConfig, found: Record) -> Mirror {
         let goes_on = is_planted(Bug::OldEpoch) && found.owner == config.node;
         let claim = Record {
-            version: found.version + 1,
-            nonce: config.nonce,
             epoch: found.epoch + u64::from(!goes_on),
             owner: config.node,
-            ..found
+            ..found.next(config.nonce)
         };
         let swap = Swap::new(found, claim);
         let touched = Regions::none(config.regions());
@@ -82,20 +80,16 @@ impl Mirror {
     }
 
     pub(super) fn propose(&mut self, in_sync: CopySet) {
-        let version = self.record.version + 1;
-        let is_all = in_sync == self.record.all();
-        let new = Record {
-            version,
-            nonce: self.config.nonce,
-            in_sync,
-            all_in_sync_since: if is_all {
-                version
-            } else {
-                self.record.all_in_sync_since
-            },
-            ..self.record
+        let next = self.record.next(self.config.nonce);
+        let all_in_sync_since = match in_sync == next.all() {
+            true => next.version,
+            false => next.all_in_sync_since,
         };
-        self.swap_in(new);
+        self.swap_in(Record {
+            in_sync,
+            all_in_sync_since,
+            ..next
+        });
     }
 
     /// Has the register changed to `new`.

@@ -109,10 +109,8 @@ impl Mirror {
         self.is_beaten = false;
         if self.told == self.record {
             let new = Record {
-                version: self.record.version + 1,
-                nonce: self.config.nonce,
                 beats: self.record.beats + 1,
-                ..self.record
+                ..self.record.next(self.config.nonce)
             };
             self.swap_in(new);
         }

@@ -176,9 +176,7 @@ impl Graph {
             let path = format!("{name}/{}/{index}", outermost.kind.name());
             let lanes = part::rotated(&lanes, index);
             self.context.may_come_later = may_miss;
-            self.context.is_in_copy = are_copies;
-            let opened = self.open_node(child, &path, &lanes).await;
-            self.context.is_in_copy = false;
+            let opened = self.open_below(child, &path, &lanes, are_copies).await;
             children.push(match opened {
                 Err(error) if may_miss => Part::missing(&error),
                 opened => opened?,

@@ -376,10 +376,8 @@ impl Graph {
         let lanes = self.context.lanes_from(&home);
         let lanes = part::rotated(&lanes, index);
         let kind = node.inline().expect("it has children");
-        self.context.is_in_copy = kind.settings().stands_without_children();
-        let opened = self.open_node(child, child_path, &lanes).await;
-        self.context.is_in_copy = false;
-        opened
+        let is_in_copy = kind.settings().stands_without_children();
+        self.open_below(child, child_path, &lanes, is_in_copy).await
     }
 
     async fn prepare_node(

@@ -95,11 +95,9 @@ impl Graph {
             };
             let before = (self.context.may_make, self.context.may_wait);
             (self.context.may_make, self.context.may_wait) = (false, false);
-            self.context.is_in_copy = true;
             let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
             self.context.former_owners = self.context.handles.get(parent).cloned();
-            let opened = self.open_node(&node, &path, &lanes).await;
-            self.context.is_in_copy = false;
+            let opened = self.open_below(&node, &path, &lanes, true).await;
             self.context.former_owners = None;
             (self.context.may_make, self.context.may_wait) = before;
             let Some(part) = part.upgrade() else { continue };

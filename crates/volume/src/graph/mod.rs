@@ -396,6 +396,20 @@ impl Graph {
         task::join_all(asked).await.into_vec()
     }
 
+    /// Opens a child as [`Graph::open_node`] does, which is a copy of a mirror, or a part of one, or not.
+    async fn open_below(
+        &mut self,
+        child: &Node,
+        path: &str,
+        lanes: &[LaneHandle],
+        is_in_copy: bool,
+    ) -> std::result::Result<Arc<Part>, ConfigError> {
+        let before = std::mem::replace(&mut self.context.is_in_copy, is_in_copy);
+        let opened = self.open_node(child, path, lanes).await;
+        self.context.is_in_copy = before;
+        opened
+    }
+
     /// Opens `node`, which is at `path` in the graph, on `lanes`, the first of which is its home.
     fn open_node<'a>(
         &'a mut self,
@@ -420,9 +434,10 @@ impl Graph {
                 let lanes = part::rotated(lanes, index);
                 self.context.may_come_later = settings.stands_without_children();
                 self.context.may_make = may_make && !has_superblocks;
-                self.context.is_in_copy = is_in_copy || settings.stands_without_children();
-                let opened = self.open_node(child, &child_path, &lanes).await;
-                self.context.is_in_copy = is_in_copy;
+                let is_in_copy = is_in_copy || settings.stands_without_children();
+                let opened = self
+                    .open_below(child, &child_path, &lanes, is_in_copy)
+                    .await;
                 self.context.may_make = may_make;
                 match opened {
                     Ok(part) => children.push(part),

@@ -245,6 +245,11 @@ impl Driver {
         left > 0
     }
 
+    /// Whether requests are served: the mirror is claimed, and its copies are fenced.
+    pub(super) fn is_serving(&self) -> bool {
+        self.machine(|it| it.phase()) == MirrorPhase::Serving
+    }
+
     /// Whether a request came since the last call.
     pub(super) fn take_busy(&self) -> bool {
         self.is_busy.take()

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use ::mirror::{CopyId, MirrorEvent, MirrorPhase, copy::Header};
+use ::mirror::{CopyId, MirrorEvent, copy::Header};
 use engine::{Duration, LaneFuture, LaneHandle, time};
 
 use super::{
@@ -150,7 +150,7 @@ impl Driver {
     /// Has `copy` leave, and makes `new`, which is blank, a copy in its place that has missed everything.
     async fn prepare_exchange(&self, copy: CopyId, new: Rc<Copy>) -> Result<()> {
         self.check()?;
-        if self.machine(|it| it.phase()) != MirrorPhase::Serving {
+        if !self.is_serving() {
             return Err(Error::new(
                 ErrorKind::Unreachable,
                 "its copies are being fenced",

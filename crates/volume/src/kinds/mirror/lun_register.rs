@@ -317,14 +317,6 @@ mod tests {
         Record::first(Uuid::from_u128(mirror), 2, nonce)
     }
 
-    fn next(record: Record, nonce: u64) -> Record {
-        Record {
-            version: record.version + 1,
-            nonce,
-            ..record
-        }
-    }
-
     fn register(volume: &SharedVolume, mirror: u128) -> LunRegister {
         let name = "the register".to_owned();
         LunRegister::new(name, volume.clone(), Uuid::from_u128(mirror))
@@ -351,7 +343,7 @@ mod tests {
             let begun = record(1, 7);
             first.begin(begun).await.expect("a slot");
             assert_eq!(second.read().await.expect("it is read"), Some(begun));
-            let (won, lost) = (next(begun, 8), next(begun, 9));
+            let (won, lost) = (begun.next(8), begun.next(9));
             let swapped = first.swap(Swap::new(begun, won)).await;
             assert_eq!(swapped.expect("an answer"), won);
             for register in [&second, &first] {
@@ -377,9 +369,9 @@ mod tests {
                 assert_eq!(read.expect("it is read"), Some(record(mirror, 7)));
             }
             let again = register(&volume, 3);
-            again.begin(next(record(3, 7), 8)).await.expect("its own");
+            again.begin(record(3, 7).next(8)).await.expect("its own");
             let read = register(&volume, 3).read().await.expect("it is read");
-            assert_eq!(read, Some(next(record(3, 7), 8)));
+            assert_eq!(read, Some(record(3, 7).next(8)));
         });
     }
 

@@ -31,7 +31,7 @@ mod upkeep;
 
 use std::{pin::pin, rc::Rc};
 
-use ::mirror::{Mirror, MirrorEvent, MirrorPhase};
+use ::mirror::{Mirror, MirrorEvent};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
@@ -122,9 +122,7 @@ impl Volume for MirrorVolume {
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.driver.check().is_ok()
-                && self.driver.machine(|it| it.phase()) == MirrorPhase::Serving
-            {
+            if self.driver.check().is_ok() && self.driver.is_serving() {
                 let _ = time::timeout(CLOSE_LIMIT, pin!(self.settle())).await;
             }
             self.driver.end(Error::new(

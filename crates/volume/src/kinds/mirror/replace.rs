@@ -119,10 +119,8 @@ async fn without(register: &dyn Register, record: Record, place: CopyId) -> Resu
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
     let next = Record {
-        version: record.version + 1,
-        nonce: u64::from_le_bytes(nonce),
         in_sync: record.in_sync.without(place.into()),
-        ..record
+        ..record.next(u64::from_le_bytes(nonce))
     };
     let landed = register.swap(Swap::new(record, next)).await?;
     match landed == next {

@@ -50,7 +50,7 @@ async fn turns(driver: Weak<Driver>) {
     let told = RefCell::new(None);
     let mut has_begun = false;
     while let Some(this) = living(&driver) {
-        let is_serving = this.machine(|it| it.phase()) == MirrorPhase::Serving;
+        let is_serving = this.is_serving();
         if is_serving && !std::mem::replace(&mut has_begun, true) {
             // A copy that was set back to before this start is known by that, however short it is.
             this.tell(MirrorEvent::Beat);
@@ -74,7 +74,7 @@ async fn turns(driver: Weak<Driver>) {
 
 /// Logs which copies are in sync, when that has changed.
 fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
-    if driver.machine(|it| it.phase()) != MirrorPhase::Serving {
+    if !driver.is_serving() {
         return;
     }
     let places = driver.places();
@@ -162,7 +162,7 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
         match asked {
             Ok(_) => {
                 // An attempt takes a key: there are 16 million in an epoch.
-                let is_serving = this.machine(|it| it.phase()) == MirrorPhase::Serving;
+                let is_serving = this.is_serving();
                 let most = if is_serving {
                     LOOK_MAX
                 } else {
@@ -206,7 +206,7 @@ async fn prove(driver: Weak<Driver>, claim: SetClaim) {
         if let Err(error) = this.check() {
             return claim.end(error);
         }
-        if this.machine(|it| it.phase()) != MirrorPhase::Serving {
+        if !this.is_serving() {
             continue; // Fences are being made.
         }
         let began: Instant = time::now();
