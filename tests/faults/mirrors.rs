@@ -270,6 +270,19 @@ impl Load {
         Ok(())
     }
 
+    async fn writes_all(&self) {
+        for slot in 0..SLOTS {
+            self.write(slot).await.expect("a copy is there");
+        }
+    }
+
+    /// Reads from either copy, where both are there.
+    async fn checks_all(&self) {
+        for slot in (0..SLOTS).chain(0..SLOTS) {
+            self.check(slot).await.expect("a copy is there");
+        }
+    }
+
     /// Until it is over.
     async fn work(self: Rc<Self>, writer: usize) -> Result<()> {
         for round in 0.. {
@@ -399,9 +412,7 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
         for ended in task::join_all(writers).await {
             ended.expect("a copy lived all the time");
         }
-        for slot in 0..SLOTS {
-            load.check(slot).await.expect("a read");
-        }
+        load.checks_all().await;
         load.disk.close().await;
     });
     owner.ends_by("TERM");
@@ -611,20 +622,14 @@ fn a_copy_that_is_set_back_while_its_mirror_is_used_is_filled_and_never_read_bef
         let load = Load::new(disk_of(&owner).await);
         let file = b.directory.join("copy");
         for _ in 0..2 {
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             let older = std::fs::read(&file).expect("a copy");
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             // It is away for less time than it takes to give it up.
             b.kill();
             std::fs::write(&file, older).expect("room");
             b.start();
-            for slot in (0..SLOTS).chain(0..SLOTS) {
-                load.check(slot).await.expect("a read");
-            }
+            load.checks_all().await;
             owner.is(0, "in sync").await;
             owner.volume("compare").success();
         }
@@ -663,9 +668,7 @@ fn the_copy_of_another_mirror_is_left_alone() {
         a.start();
         one.is(0, "in sync").await;
         other.is(1, "it is copy 0 of mirror").await;
-        for slot in 0..SLOTS {
-            load.write(slot).await.expect("nobody has taken it over");
-        }
+        load.writes_all().await;
         one.is(0, "in sync").await;
         one.volume("compare").success();
         load.disk.close().await;

@@ -6,10 +6,14 @@ use harness::{process::Daemon, sanstone::binary};
 
 use super::*;
 
+/// So many nodes that serve a disk each.
+fn storages<const N: usize>() -> [Node; N] {
+    [(); N].map(|()| Node::storage("direct-sync"))
+}
+
 #[test]
 fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
-    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
-    let [mut a, mut b, mut c] = storages;
+    let [mut a, mut b, mut c] = storages();
     let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
     on_lane(async {
         owner.is(0, "in sync").await;
@@ -19,9 +23,7 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
             owner.start();
             owner.server().daemon().log_with("it is not there yet");
             let load = Load::new(disk_of(&owner).await);
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("the other copy is there");
-            }
+            load.writes_all().await;
             owner.is(1, "out").await;
             // What is missing has other settings from when it is there.
             let limits = ["connect_timeout = \"2s\"", "connect_timeout = \"3s\""];
@@ -37,13 +39,66 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
             assert_ne!(disk["requests"]["write"]["bytes"], 0, "{shown}");
             owner.volume("compare").success();
             a.kill();
-            for slot in 0..SLOTS {
-                load.check(slot).await.expect("the stripe has all of it");
-            }
+            load.checks_all().await;
             a.start();
             owner.is(0, "in sync").await;
             load.disk.close().await;
         }
+    });
+}
+
+/// Their file system was not mounted. All of the data is on the other copy.
+#[test]
+fn a_copy_that_is_a_stripe_of_files_which_are_not_there_at_the_start_returns_by_itself() {
+    let [mut b] = storages();
+    let files = ["one", "two"].map(|name| {
+        let file = format!("path = \"{name}\", size = \"{}MiB\"", DATA_BYTES >> 20);
+        format!("{{ file = {{ {file}, cache = \"direct-sync\" }} }}")
+    });
+    let mut owner = Node::new(
+        "db",
+        format!(
+            "[volume.set]\nstripe.of = [{}]\n[volume.db]\nmirror = {{ {}, of = [\"set\", {}] }}\n",
+            files.join(", "),
+            "copy_timeout = \"2s\", request_timeout = \"100s\"",
+            b.remote()
+        ),
+    );
+    b.start();
+    for volume in ["set", "db"] {
+        owner.volume_called(volume, "create").success();
+    }
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        for missing in [&["one"][..], &["two"], &["one", "two"]] {
+            load.writes_all().await;
+            owner.ends_by("TERM");
+            let directory = owner.directory.path().to_owned();
+            let path = |name: &str| directory.join(name);
+            let moves = |from: &str, to: &str| {
+                for name in missing {
+                    let [from, to] = [from, to].map(|suffix| path(&format!("{name}{suffix}")));
+                    std::fs::rename(from, to).expect("it is there");
+                }
+            };
+            moves("", ".away");
+            owner.start();
+            load.checks_all().await;
+            load.writes_all().await;
+            owner.is(1, "out").await;
+            assert!(!path(missing[0]).exists(), "it was made anew");
+            moves(".away", "");
+            owner.is(0, "in sync").await;
+            owner.volume("compare").success();
+        }
+        // Without the other copy as well nothing is made of blank files.
+        owner.ends_by("TERM");
+        b.kill();
+        std::fs::remove_file(owner.directory.join("one")).expect("it is there");
+        owner.serves_not();
+        load.disk.close().await;
     });
 }
 
@@ -58,8 +113,7 @@ async fn nothing_is_marked(owner: &Node) {
 
 #[test]
 fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
-    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
-    let [mut a, mut b, mut c] = storages;
+    let [mut a, mut b, mut c] = storages();
     let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
     on_lane(async {
         owner.is(0, "in sync").await;
@@ -69,17 +123,13 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
             let [is_first, is_used, is_started] = [1, 2, 4].map(|bit| case & bit == 0);
             let member = if is_first { &mut b } else { &mut c };
             let file = member.directory.join("copy");
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             let older = std::fs::read(&file).expect("a disk of the copy");
             if is_started {
                 owner.ends_by("TERM");
                 owner.start();
             }
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             if is_used {
                 nothing_is_marked(&owner).await;
             } else {
@@ -91,9 +141,7 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
             if !is_used {
                 owner.start();
             }
-            for slot in (0..SLOTS).chain(0..SLOTS) {
-                load.check(slot).await.expect("a read");
-            }
+            load.checks_all().await;
             owner.is(0, "in sync").await;
             owner.volume("compare").success();
         }
@@ -129,8 +177,7 @@ impl Snapshot {
 
 #[test]
 fn a_copy_whose_disks_are_set_back_with_their_reservations_is_filled_and_never_read_before() {
-    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
-    let [mut a, mut b, mut c] = storages;
+    let [mut a, mut b, mut c] = storages();
     let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
     on_lane(async {
         owner.is(0, "in sync").await;
@@ -143,9 +190,7 @@ fn a_copy_whose_disks_are_set_back_with_their_reservations_is_filled_and_never_r
             owner.ends_by("TERM");
             let [of_b, of_c] = while_owned.unwrap_or_else(|| snapshots(&b, &c));
             owner.start();
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             b.kill();
             c.kill();
             of_b.put_back(&b);
@@ -154,9 +199,7 @@ fn a_copy_whose_disks_are_set_back_with_their_reservations_is_filled_and_never_r
             }
             b.start();
             c.start();
-            for slot in (0..SLOTS).chain(0..SLOTS) {
-                load.check(slot).await.expect("a read");
-            }
+            load.checks_all().await;
             owner.is(0, "in sync").await;
             owner.volume("compare").success();
         }
@@ -166,16 +209,13 @@ fn a_copy_whose_disks_are_set_back_with_their_reservations_is_filled_and_never_r
 
 #[test]
 fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
-    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
-    let [mut a, mut b, mut c] = storages;
+    let [mut a, mut b, mut c] = storages();
     for kind in ["concat", "stripe"] {
         let mut owner = Node::begins_with_set(&mut a, kind, [&mut b, &mut c]);
         on_lane(async {
             owner.is(0, "in sync").await;
             let load = Load::new(disk_of(&owner).await);
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both copies are there");
-            }
+            load.writes_all().await;
             load.disk.close().await;
             for mib in [80, 100] {
                 owner.ends_by("TERM");
@@ -208,23 +248,17 @@ fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
                 is_over: Cell::new(false),
             };
             a.kill();
-            for slot in 0..SLOTS {
-                again.check(slot).await.expect("it has all of it");
-            }
+            again.checks_all().await;
             again.disk.close().await;
         });
         owner.ends_by("TERM");
-        (a, b, c) = (
-            Node::storage("direct-sync"),
-            Node::storage("direct-sync"),
-            Node::storage("direct-sync"),
-        );
+        [a, b, c] = storages();
     }
 }
 
 #[test]
 fn the_last_copy_goes_on_when_its_target_has_restarted_however_long_the_other_is_silent() {
-    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let [mut a, mut b] = storages();
     let mut owner = Node::owner([&a, &b]);
     // What is asked of a disk that is away waits, as by default.
     let limits = ", request_timeout = \"2s\", reconnect_timeout = \"2s\"";
@@ -254,20 +288,16 @@ fn the_last_copy_goes_on_when_its_target_has_restarted_however_long_the_other_is
 #[test]
 fn the_last_copy_stands_still_when_its_target_has_restarted_with_an_older_disk() {
     for is_used in [true, false] {
-        let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+        let [mut a, mut b] = storages();
         let mut owner = Node::owner([&a, &b]);
         owner.begins_with([&mut a, &mut b]);
         on_lane(async {
             owner.is(0, "in sync").await;
             let load = Load::new(disk_of(&owner).await);
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             let file = b.directory.join("copy");
             let older = std::fs::read(&file).expect("a copy");
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("both are there");
-            }
+            load.writes_all().await;
             nothing_is_marked(&owner).await;
             a.kill();
             if is_used {
@@ -294,9 +324,7 @@ fn the_last_copy_stands_still_when_its_target_has_restarted_with_an_older_disk()
             std::fs::write(&file, newer).expect("room");
             b.start();
             owner.is(0, "in sync").await;
-            for slot in 0..SLOTS {
-                load.check(slot).await.expect("a read");
-            }
+            load.checks_all().await;
             owner.volume("compare").success();
             load.disk.close().await;
         });
@@ -305,7 +333,7 @@ fn the_last_copy_stands_still_when_its_target_has_restarted_with_an_older_disk()
 
 #[test]
 fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
-    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let [mut a, mut b] = storages();
     let mut owner = Node::owner([&a, &b]);
     let alone = a.remote();
     let alone = &alone[2..alone.len() - 2];
@@ -338,7 +366,7 @@ fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
 /// The claim on its disks is that of the former owner, who is gone.
 #[test]
 fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_returns() {
-    let [mut a, mut b, mut c] = [(); 3].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c] = storages();
     let mut register = Node::register();
     let volumes = format!(
         "[volume.set]\nstripe.of = [{}, {}]\n[volume.db]\nmirror = {{ {}, of = [{}, \"set\"], register = {} }}\n",
@@ -374,9 +402,7 @@ fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_re
             next.start();
             let load = Load::new(disk_of(next).await);
             load.ledger.replace(ledger.clone());
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("it has the other copy");
-            }
+            load.writes_all().await;
             next.is(1, "out").await;
             b.start();
             if !is_one {
@@ -385,9 +411,7 @@ fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_re
             next.is(0, "in sync").await;
             next.volume("compare").success();
             a.kill();
-            for slot in 0..SLOTS {
-                load.check(slot).await.expect("the set has all of it");
-            }
+            load.checks_all().await;
             a.start();
             next.is(0, "in sync").await;
             ledger = load.ledger.borrow().clone();
@@ -398,7 +422,7 @@ fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_re
 
 #[test]
 fn a_mirror_of_which_both_copies_are_sets_is_taken_over_by_another_host() {
-    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c, mut d] = storages();
     let mut register = Node::register();
     let set =
         |kind: &str, of: [&Node; 2]| format!("{kind}.of = [{}]", of.map(Node::remote).join(", "));
