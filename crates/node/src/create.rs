@@ -45,7 +45,7 @@ pub async fn create_stripe(
     graph.set_owner(process.owner(state.as_ref())?);
     graph.set_state_directory(&directory);
     graph
-        .check_stripes()
+        .check_creatable(name)
         .map_err(|error| config.wrong(&error))?;
     graph.begin_trial();
     let created = graph.create_stripe(name, home, new).await;

@@ -46,7 +46,7 @@ impl Graph {
             return Err(ConfigError::new(node.span.clone(), message));
         };
         let opened = self.children_of(name, home, &outermost).await;
-        let (children, claim) = opened.map_err(|error| match outermost.inner() {
+        let (children, claim) = opened.map_err(|error| match outermost.node.inner_set() {
             None => error,
             Some(inner) => {
                 let why = format!(
@@ -148,15 +148,13 @@ impl Graph {
         self.open(name, home).await
     }
 
-    /// Refuses stripes and concats that could be created but never served.
+    /// Refuses to create the volume called `name` if it, or what it is made of, could never be served.
     ///
     /// # Errors
-    /// The first child that keeps its blocks in memory, with its place.
-    pub fn check_stripes(&self) -> Result<(), ConfigError> {
-        let nodes = self.volumes.0.values().flat_map(Node::all);
-        nodes
-            .filter_map(Node::superblocks)
-            .try_for_each(|superblocks| superblocks.0.check_lasting(&self.volumes))
+    /// The first that [`Graph::check`] finds there.
+    pub fn check_creatable(&self, name: &str) -> Result<(), ConfigError> {
+        let found = self.volumes.only(name).look(&self.context.base, false);
+        found.errors.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Opens the children of `outermost`, which is within the volume called `name`, and makes a claim for them. Those of a
@@ -202,15 +200,6 @@ struct Outermost<'a> {
     node: &'a Node,
     kind: &'a Kind,
     superblocks: Superblocks<'a>,
-}
-
-impl Outermost<'_> {
-    /// The kind of a stripe, concat or mirror that is described inside it.
-    fn inner(&self) -> Option<&'static str> {
-        let all = self.node.all().into_iter().skip(1);
-        let mut inner = all.filter(|node| node.superblocks().is_some());
-        inner.find_map(|node| Some(node.inline()?.name()))
-    }
 }
 
 fn outermost(node: &Node) -> Option<Outermost<'_>> {

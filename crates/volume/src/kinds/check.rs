@@ -91,6 +91,17 @@ impl Volumes {
         parts
     }
 
+    /// The volume called `name`, and those that it is made of.
+    pub(crate) fn only(&self, name: &str) -> Volumes {
+        let parts = self.parts(name).into_iter();
+        let found = parts.filter_map(|part| self.0.get_key_value(part));
+        Volumes(
+            found
+                .map(|(name, node)| (name.clone(), node.clone()))
+                .collect(),
+        )
+    }
+
     /// Rejects a tree that reaches a volume in two ways: writes through one of them would bypass caches on the other.
     fn check_reached_once(&self, name: &str, node: &Node) -> Result<(), ConfigError> {
         let mut seen = BTreeSet::new();

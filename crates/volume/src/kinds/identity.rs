@@ -159,6 +159,13 @@ impl Node {
             NodeForm::Named(_) => None,
         }
     }
+
+    /// The kind of a stripe, concat or mirror that is described inside it.
+    pub(crate) fn inner_set(&self) -> Option<&'static str> {
+        let all = self.all().into_iter().skip(1);
+        let mut inner = all.filter(|node| node.superblocks().is_some());
+        inner.find_map(|node| Some(node.inline()?.name()))
+    }
 }
 
 impl Volumes {

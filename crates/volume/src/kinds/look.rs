@@ -27,6 +27,15 @@ impl Volumes {
         let mut users = ByType::default();
         for (volume, node) in &self.0 {
             for node in node.all() {
+                if let (Some(inner), Some(_)) = (node.inner_set(), node.superblocks()) {
+                    findings.notes.push(ConfigError::new(
+                        node.span.clone(),
+                        format!(
+                            "`sanstone volume create` does not make the {inner} inside it: for that, write it as a volume of its own, \
+                             [volume.NAME]"
+                        ),
+                    ));
+                }
                 if let NodeForm::Inline(kind) = &node.what {
                     kind.settings().look(&mut Look {
                         base,

@@ -279,6 +279,26 @@ fn the_data_of_a_disk_in_use_is_kept_and_copied() {
 }
 
 #[test]
+fn what_would_not_be_served_or_not_be_created_is_told_before() {
+    on_a_machine(9, async |_| {
+        let text = text("3MiB", "write-through");
+        let twice = text.replace("\"b\"", "\"a\"");
+        let refused = graph(&twice).check_creatable("db").expect_err("one file");
+        let told = "/srv/a appears twice";
+        assert!(refused.message().contains(told), "{refused:?}");
+        let b = "{ file = { path = \"b\"";
+        let inner = format!("{{ stripe.of = [\"c\", {b}");
+        let text =
+            text.replace(b, &inner).replace(" ] }", "] } ] }") + "\nc.ram = { size = \"3MiB\" }";
+        let found = graph(&text).check();
+        let told = |it: &crate::values::ConfigError| {
+            it.message().contains("does not make the stripe inside it")
+        };
+        assert!(found.notes.iter().any(told), "{found:?}");
+    });
+}
+
+#[test]
 fn a_blank_or_foreign_disk_in_place_of_a_copy_is_never_used() {
     on_a_machine(4, async |host| {
         let text = text("3MiB", "write-through");
