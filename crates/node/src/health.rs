@@ -341,7 +341,7 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
             false => (Health::Degraded, "a copy cannot leave or return"),
         };
         let what = format!("the mirror's register does not change, so {what}: {error}");
-        let mend = "bring the register back; if it is lost for good, stop this, name a new one and run `sanstone volume take-over`";
+        let mend = "bring the register back (a state directory needs room on its file system); if it is lost for good, stop this, name a new one and run `sanstone volume take-over`";
         add(About::Mirror, health, what, mend);
     }
     if mirror.in_doubt_bytes > 0 {

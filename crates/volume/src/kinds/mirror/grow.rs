@@ -50,10 +50,10 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
     if data_bytes <= from_bytes {
         let shortest = copies.iter().zip(&ends).min_by_key(|(_, end)| **end);
         let ((_, copy), _) = shortest.expect("a mirror has copies");
-        tracing::warn!(
+        tracing::info!(
             mirror = driver.name,
             copy = copy.name,
-            "the mirror keeps its length: this copy has no room for more data; make all of them longer, by 1 MiB at least"
+            "the mirror is as long as this copy has room for; to have it longer, make all of them so, by 1 MiB at least"
         );
         return Ok(NewLength {
             from_bytes,

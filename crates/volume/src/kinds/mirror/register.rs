@@ -64,7 +64,15 @@ impl StateRegister {
             work(&path)
         });
         let done = done.await.and_then(|done| done);
-        done.map_err(|error| Error::io(self.describe(), &error))
+        done.map_err(|error| {
+            let mend = match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    ", on whose file system some space has to be freed"
+                }
+                _ => "",
+            };
+            Error::io(format_args!("{}{mend}", self.describe()), &error)
+        })
     }
 }
 
