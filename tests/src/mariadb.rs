@@ -36,6 +36,8 @@ impl Database for MariaDb {
         give_to_nobody(&data);
         give_to_nobody(run_in);
         let mut install = as_nobody(&program("mariadb-install-db", "mariadb-server-core"));
+        // A server that starts removes what others have for temporary tables in the same directory.
+        install.env("TMPDIR", run_in);
         install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
         install.args(["--skip-test-db", "--innodb-log-file-size=32M"]);
         install.arg(format!("--datadir={}", data.display()));
@@ -54,6 +56,7 @@ impl Database for MariaDb {
 
     fn start(&mut self) {
         let mut command = as_nobody(&program("mariadbd", "mariadb-server-core"));
+        command.env("TMPDIR", &self.run);
         command.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
         // Next to no memory of its own, so that it reads the volume: 6 MiB are the least that it accepts.
         command.args([
