@@ -17,6 +17,7 @@ mod report;
 pub(crate) mod tests;
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fmt, io,
     path::{Path, PathBuf},
@@ -288,7 +289,7 @@ impl Graph {
     }
 
     /// Takes all open volumes out of the graph except those whose names are in `kept`, so that they can be closed one
-    /// by one as by [`Graph::close`].
+    /// by one, in this order, as by [`Graph::close`].
     pub fn take_all_but(&mut self, kept: &BTreeSet<String>) -> Vec<Closing> {
         let (stays, named) = std::mem::take(&mut self.named)
             .into_iter()
@@ -305,6 +306,8 @@ impl Graph {
         // Parts of another volume are closed with it; leftovers of a failed start are not, so close them here.
         let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
         parts.extend(until_closed.into_iter().filter(left));
+        // Whoever uses others ends before they do.
+        parts.sort_by_key(|(_, part)| Reverse(part.depth()));
         let parts = parts.into_iter();
         parts.map(|(name, part)| Closing { name, part }).collect()
     }

@@ -301,6 +301,23 @@ fn a_volume_named_twice_is_opened_once_and_closed_with_the_last() {
 }
 
 #[test]
+fn a_volume_is_closed_before_those_that_it_is_made_of() {
+    let text = r#"
+        disk.ram = { size = "1MiB" }
+        slow.throttle = { rate = "1Gbit/s", of = "disk" }
+        all.stats = { of = "slow" }
+    "#;
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let mut graph = graph(text, Path::new("/"));
+        let _all = graph.open("all", &lane.handle()).await.expect("it opens");
+        let closing = graph.take_all_but(&BTreeSet::new());
+        let names: Vec<_> = closing.iter().map(Closing::name).collect();
+        assert_eq!(names, ["all", "slow", "disk"]);
+    });
+}
+
+#[test]
 fn every_node_counts_under_its_path_on_all_lanes() {
     let scratch = Scratch::new();
     let text = r#"

@@ -163,6 +163,12 @@ impl Part {
         self.children().iter().chain(come).cloned().collect()
     }
 
+    /// How many parts lie above each other in it, at most: more than in any that it is made of.
+    pub(crate) fn depth(&self) -> usize {
+        let below = self.below();
+        1 + below.iter().map(|part| part.depth()).max().unwrap_or(0)
+    }
+
     fn children(&self) -> MutexGuard<'_, Vec<Arc<Part>>> {
         let children = self.children.lock();
         children.unwrap_or_else(PoisonError::into_inner)
