@@ -465,3 +465,54 @@ fn a_mirror_of_which_both_copies_are_sets_is_taken_over_by_another_host() {
         there.disk.close().await;
     });
 }
+
+#[test]
+fn mirrors_in_a_stripe_have_their_registers_on_one_disk_and_end_before_it() {
+    let [mut a, mut b, mut c, mut d] = storages();
+    let mut register = Node::register();
+    let mirror = |of: [&Node; 2]| {
+        let of = of.map(Node::remote).join(", ");
+        let times = "copy_timeout = \"2s\", request_timeout = \"100s\"";
+        format!("mirror = {{ {times}, of = [{of}], register = \"register\" }}")
+    };
+    let remote = register.remote();
+    let mut owner = Node::new(
+        "z",
+        format!(
+            "[volume.register]\n{}\n[volume.one]\n{}\n[volume.two]\n{}\n[volume.z]\nstripe.of = [\"one\", \"two\"]\n",
+            &remote[2..remote.len() - 2],
+            mirror([&a, &b]),
+            mirror([&c, &d])
+        ),
+    );
+    for node in [&mut a, &mut b, &mut c, &mut d, &mut register] {
+        node.start();
+    }
+    for volume in ["one", "two", "z"] {
+        owner.volume_called(volume, "create").success();
+    }
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        load.writes_all().await;
+        a.kill();
+        d.kill();
+        load.writes_all().await;
+        owner.is(1, "out").await;
+        register.kill();
+        register.start();
+        a.start();
+        d.start();
+        owner.is(0, "in sync").await;
+        owner.server().daemon().signal("TERM");
+        owner.server().daemon().wait(LIMIT).expect("it ends");
+        let log = owner.server().daemon().log();
+        let (_, end) = log.split_once("stopping: ").expect("it was told to");
+        assert!(!end.contains("logged in again"), "{end}");
+        owner.start();
+        owner.is(0, "in sync").await;
+        load.checks_all().await;
+        load.disk.close().await;
+    });
+}

@@ -1,7 +1,7 @@
 //! Validates configurations that parse but make no sense: unknown names, cyclic trees, and settings that their kind
 //! rejects. Nothing here looks at the system; [`Graph::check`](crate::graph::Graph::check) does.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ptr};
 
 use super::{Node, NodeForm, Volumes};
 use crate::values::ConfigError;
@@ -44,6 +44,8 @@ impl Volumes {
             tree_errors.extend(self.check_reached_once(name, node).err());
             for node in node.all() {
                 tree_errors.extend(self.check_own(node).err());
+                let kind = node.inline().map(|kind| kind.settings().check_named(self));
+                tree_errors.extend(kind.and_then(Result::err));
             }
         }
         errors.extend(tree_errors);
@@ -109,6 +111,11 @@ impl Volumes {
         while let Some(node) = nodes.pop() {
             let mut named = Vec::new();
             collect_names(node, &mut named);
+            let all = node.all().into_iter().filter_map(Node::inline);
+            let shared: Vec<_> = all
+                .filter_map(|kind| kind.settings().shared_child())
+                .collect();
+            named.retain(|(_, reference)| !shared.iter().any(|node| ptr::eq(*node, *reference)));
             for (child, reference) in named {
                 if !seen.insert(child) {
                     let message = format!(

@@ -6,7 +6,7 @@ use engine::LaneFuture;
 use toml::Spanned;
 
 use super::{
-    Look, Node, VolumeIdentity,
+    Look, Node, VolumeIdentity, Volumes,
     change::{Change, Changing, Step},
 };
 use crate::{
@@ -118,6 +118,19 @@ pub(crate) trait Settings: fmt::Debug {
     /// Whether others may write to its blocks at any time, as far as its kind can tell.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// The child that other volumes may use at the same time, if it has such a one.
+    fn shared_child(&self) -> Option<&Node> {
+        None
+    }
+
+    /// Refuses a volume that is named here and cannot be what it has to be. All of the names are there.
+    ///
+    /// # Errors
+    /// The first, with its place.
+    fn check_named(&self, _volumes: &Volumes) -> std::result::Result<(), ConfigError> {
+        Ok(())
     }
 
     /// Whether it opens although some of its children do not.

@@ -14,24 +14,44 @@ use crate::{Error, ErrorKind, SharedVolume};
 pub(super) enum RegisterPlace {
     /// In this state directory.
     State(PathBuf),
-    /// On a disk, which messages call by this name.
-    Lun(String, SharedVolume),
+    /// On a disk.
+    Lun {
+        /// What messages call it.
+        name: String,
+        volume: SharedVolume,
+        /// Whether no other mirror of this process has its register there.
+        is_own: bool,
+    },
 }
 
 impl RegisterPlace {
+    /// On the disk `volume`, which messages call `name`, and which nobody else in this process uses.
+    pub(super) fn lun(name: String, volume: SharedVolume) -> RegisterPlace {
+        RegisterPlace::Lun {
+            name,
+            volume,
+            is_own: true,
+        }
+    }
+
     /// The register of `mirror` there.
     pub(super) fn of(&self, mirror: Uuid) -> Box<dyn Register> {
         match self {
             RegisterPlace::State(directory) => Box::new(StateRegister::new(directory, mirror)),
-            RegisterPlace::Lun(name, volume) => {
+            RegisterPlace::Lun { name, volume, .. } => {
                 Box::new(LunRegister::new(name.clone(), volume.clone(), mirror))
             }
         }
     }
 
-    /// Ends what is open for it, and says in the log if that fails.
+    /// Ends what is open for it alone, and says in the log if that fails.
     pub(super) async fn close(&self) {
-        if let RegisterPlace::Lun(name, volume) = self {
+        if let RegisterPlace::Lun {
+            name,
+            volume,
+            is_own: true,
+        } = self
+        {
             if let Err(error) = volume.close().await {
                 tracing::warn!(register = name, %error, "the register could not be closed");
             }

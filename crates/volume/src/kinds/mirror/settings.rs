@@ -38,6 +38,9 @@ use crate::{
 const COPIES: usize = 2;
 /// A disk of platters that others use as well may take so long for one write.
 const COPY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+const NO_REGISTER: &str = "a register is on an iSCSI disk, which the target keeps for all nodes, and is written in its place or named, \
+                           if several mirrors have theirs there: register = { iscsi = { url = \"…\" } }; or leave it out, and it is \
+                           in the state directory";
 
 /// `mirror = { of = [ …, … ] }`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -108,10 +111,10 @@ impl Mirror {
         state_directory: Option<&Path>,
     ) -> Result<RegisterPlace> {
         match (self.register(), parts.last()) {
-            (Some(node), Some(part)) => {
-                let volume = part.on_lane().await?;
-                Ok(RegisterPlace::Lun(name_register(node), volume))
-            }
+            (Some(node), Some(part)) => Ok(RegisterPlace::lun(
+                name_register(node),
+                part.on_lane().await?,
+            )),
             _ => {
                 let directory = state_directory.ok_or_else(no_directory)?;
                 Ok(RegisterPlace::State(directory.to_owned()))
@@ -143,6 +146,10 @@ impl Mirror {
 /// What messages call the copy at `index`.
 fn name_copy(index: usize, node: &str) -> String {
     format!("mirror copy {index} ({node})")
+}
+
+fn is_remote(kind: &Kind) -> bool {
+    kind.name() == "iscsi"
 }
 
 /// What messages call the disk with a register.
@@ -193,10 +200,8 @@ impl HasSuperblocks for &Mirror {
                 }
             }
             if let (Some(node), Some(part)) = (self.register(), children.last()) {
-                let volume = part.on_lane().await?;
-                RegisterPlace::Lun(name_register(node), volume)
-                    .close()
-                    .await;
+                let place = RegisterPlace::lun(name_register(node), part.on_lane().await?);
+                place.close().await;
             }
             Ok(Some(looked?.0.mirror))
         })
@@ -300,7 +305,8 @@ impl Settings for Mirror {
             let limits = self.limits();
             let (name, node) = (opening.volume().to_owned(), opening.owner());
             let (others, above) = (opening.others(), claim.clone());
-            let register = self.register().map(name_register);
+            let register = self.register();
+            let register = register.map(|it| (name_register(it), it.inline().is_some()));
             let names = self.names();
             let opened = Arc::new(std::sync::OnceLock::new());
             let told = opened.clone();
@@ -309,12 +315,17 @@ impl Settings for Mirror {
                 .at_home(move |volumes| {
                     LaneFuture::new(async move {
                         let mut volumes = volumes;
-                        let register = match (register, state_directory) {
-                            (Some(name), _) => {
-                                RegisterPlace::Lun(name, volumes.pop().expect("it comes last"))
+                        let register = match register {
+                            Some((name, is_own)) => {
+                                let volume = volumes.pop().expect("it comes last");
+                                RegisterPlace::Lun {
+                                    name,
+                                    volume,
+                                    is_own,
+                                }
                             }
-                            (None, directory) => {
-                                RegisterPlace::State(directory.expect("it was there before"))
+                            None => {
+                                RegisterPlace::State(state_directory.expect("it was there before"))
                             }
                         };
                         let options = Options {
@@ -425,11 +436,8 @@ impl Settings for Mirror {
             }
         }
         if let Some(node) = self.register() {
-            let is_remote = node.inline().is_some_and(|kind| kind.name() == "iscsi");
-            if !is_remote {
-                let message = "a register is on an iSCSI disk, which the target keeps for all nodes, and is written in its place: \
-                               register = { iscsi = { url = \"…\" } }; or leave it out, and it is in the state directory";
-                return Err(ConfigError::new(node.span.clone(), message));
+            if node.inline().is_some_and(|kind| !is_remote(kind)) {
+                return Err(ConfigError::new(node.span.clone(), NO_REGISTER));
             }
         }
         let copy = self.copy_timeout.get_ref();
@@ -458,6 +466,24 @@ impl Settings for Mirror {
 
     fn span(&self) -> Option<Range<usize>> {
         Some(self.children.span())
+    }
+
+    /// A register has a slot for each mirror.
+    fn shared_child(&self) -> Option<&Node> {
+        self.register()
+    }
+
+    fn check_named(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
+        let Some(node) = self.register() else {
+            return Ok(());
+        };
+        let NodeForm::Named(name) = &node.what else {
+            return Ok(());
+        };
+        match volumes.find(name, node)?.inline().is_some_and(is_remote) {
+            true => Ok(()),
+            false => Err(ConfigError::new(node.span.clone(), NO_REGISTER)),
+        }
     }
 
     fn stands_without_children(&self) -> bool {
