@@ -104,19 +104,18 @@ impl Volumes {
         )
     }
 
+    /// Where the volume called `name` is named as a part that is not [shared](super::Settings::shared_child).
+    pub(crate) fn named_as_a_part(&self, name: &str) -> Option<&Node> {
+        let mut all = self.0.values().flat_map(unshared_names);
+        all.find_map(|(part, reference)| (part == name).then_some(reference))
+    }
+
     /// Rejects a tree that reaches a volume in two ways: writes through one of them would bypass caches on the other.
     fn check_reached_once(&self, name: &str, node: &Node) -> Result<(), ConfigError> {
         let mut seen = BTreeSet::new();
         let mut nodes = vec![node];
         while let Some(node) = nodes.pop() {
-            let mut named = Vec::new();
-            collect_names(node, &mut named);
-            let all = node.all().into_iter().filter_map(Node::inline);
-            let shared: Vec<_> = all
-                .filter_map(|kind| kind.settings().shared_child())
-                .collect();
-            named.retain(|(_, reference)| !shared.iter().any(|node| ptr::eq(*node, *reference)));
-            for (child, reference) in named {
+            for (child, reference) in unshared_names(node) {
                 if !seen.insert(child) {
                     let message = format!(
                         "\"{name}\" reaches \"{child}\" in two ways, whose writes would overwrite \
@@ -205,6 +204,18 @@ fn collect_names<'a>(node: &'a Node, names: &mut Vec<(&'a str, &'a Node)>) {
             .iter()
             .for_each(|child| collect_names(child, names)),
     }
+}
+
+/// Those of [`collect_names`] that nobody else may use.
+fn unshared_names(node: &Node) -> Vec<(&str, &Node)> {
+    let mut named = Vec::new();
+    collect_names(node, &mut named);
+    let kinds = node.all().into_iter().filter_map(Node::inline);
+    let shared: Vec<_> = kinds
+        .filter_map(|kind| kind.settings().shared_child())
+        .collect();
+    named.retain(|(_, reference)| !shared.iter().any(|it| ptr::eq(*it, *reference)));
+    named
 }
 
 fn check_name(name: &str, node: &Node) -> Result<(), ConfigError> {

@@ -480,10 +480,15 @@ impl Settings for Mirror {
         let NodeForm::Named(name) = &node.what else {
             return Ok(());
         };
-        match volumes.find(name, node)?.inline().is_some_and(is_remote) {
-            true => Ok(()),
-            false => Err(ConfigError::new(node.span.clone(), NO_REGISTER)),
+        if !volumes.find(name, node)?.inline().is_some_and(is_remote) {
+            return Err(ConfigError::new(node.span.clone(), NO_REGISTER));
         }
+        volumes.named_as_a_part(name).map_or(Ok(()), |reference| {
+            let why = format!(
+                "\"{name}\" has the register of a mirror, and nothing else: name another disk here"
+            );
+            Err(ConfigError::new(reference.span.clone(), why))
+        })
     }
 
     fn stands_without_children(&self) -> bool {

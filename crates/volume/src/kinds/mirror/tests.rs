@@ -279,6 +279,55 @@ fn the_data_of_a_disk_in_use_is_kept_and_copied() {
 }
 
 #[test]
+fn a_register_that_is_named_is_a_remote_disk_for_registers_alone() {
+    let disk = |name: &str| {
+        format!(
+            "{name}.iscsi = {{ url = \"iscsi://10.0.0.1/iqn.2026-11.io.sanstone:{name}/0\" }}\n"
+        )
+    };
+    let disks = ["a", "b", "c", "d", "r"].map(disk).concat();
+    let mirror = |name: &str, of: [&str; 2], register: &str| {
+        format!("{name}.mirror = {{ of = {of:?}, register = \"{register}\" }}\n")
+    };
+    let checked = |more: &[String]| {
+        let text = disks.clone() + &more.concat();
+        let volumes: Volumes = toml::from_str(&text).expect("it parses");
+        volumes.check().map_err(|error| error.message().to_owned())
+    };
+    let both = ["one", "two"].map(|name| match name {
+        "one" => mirror(name, ["a", "b"], "r"),
+        _ => mirror(name, ["c", "d"], "r"),
+    });
+    let stripe = "db.stripe = { of = [\"one\", \"two\"] }\n".to_owned();
+    checked(&[both.concat(), stripe]).expect("one disk has both registers");
+    for (more, why) in [
+        (
+            mirror("one", ["a", "b"], "a"),
+            "\"a\" has the register of a mirror, and nothing else",
+        ),
+        (
+            both[0].clone() + "db.stripe = { of = [\"one\", \"r\"] }\n",
+            "\"r\" has the register",
+        ),
+        (
+            both[0].clone() + &mirror("two", ["c", "r"], "d"),
+            "\"r\" has the register",
+        ),
+        (
+            "f.file = { path = \"f\" }\n".to_owned() + &mirror("one", ["a", "b"], "f"),
+            "a register is on an iSCSI disk",
+        ),
+        (
+            mirror("one", ["a", "b"], "z"),
+            "there is no volume called \"z\"",
+        ),
+    ] {
+        let refused = checked(&[more]).expect_err(why);
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+#[test]
 fn what_would_not_be_served_or_not_be_created_is_told_before() {
     on_a_machine(9, async |_| {
         let text = text("3MiB", "write-through");
