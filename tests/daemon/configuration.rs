@@ -628,6 +628,30 @@ fn volumes_that_share_one_are_not_served_beside_each_other() {
 }
 
 #[test]
+fn mirrors_with_their_registers_on_one_disk_are_served_beside_each_other_and_it_is_not() {
+    let disk = |name: &str| {
+        let url = format!("iscsi://10.0.1.2/iqn.2026-11.io.sanstone:{name}/0");
+        format!("[volume.{name}]\niscsi = {{ url = \"{url}\" }}\n")
+    };
+    let disks = ["a", "b", "c", "d", "r"].map(disk).concat();
+    let volumes = format!(
+        "{disks}[volume.one]\nmirror = {{ of = [\"a\", \"b\"], register = \"r\" }}\n\
+         [volume.two]\nmirror = {{ of = [\"c\", \"d\"], register = \"r\" }}\n"
+    );
+    let serve =
+        |luns: &str| format!("{volumes}[target.\"{IQN}\"]\nallow = [\"*\"]\nluns = [{luns}]\n");
+    let directory = Directory::new();
+    call_with("check", &directory, &serve("\"one\", \"two\"")).success();
+    for luns in [
+        "\"one\", \"r\"",
+        "\"r\", \"two\"",
+        "\"one\", \"two\", \"r\"",
+    ] {
+        refused_at(17, &serve(luns), &["made of \"r\"", "and both are served"]);
+    }
+}
+
+#[test]
 fn a_start_tells_what_will_be_lost_and_leaves_advice_to_check() {
     let volumes = "[volume.a]\nram = { size = \"1MiB\" }\n\
                    [volume.b]\nfile = { path = \"b.img\", size = \"1MiB\", cache = \"write-back\" }\n";

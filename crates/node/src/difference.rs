@@ -235,8 +235,9 @@ impl Difference {
             }
         }
         for name in before.shown.difference(&after.shown) {
-            // The volume gets closed, together with its parts.
-            let parts = before.parts(name);
+            // The volume gets closed, together with the parts that are its own.
+            let parts = before.config.volumes().own_parts(name);
+            let parts: BTreeSet<String> = parts.into_iter().map(str::to_owned).collect();
             if is_open.contains(name) {
                 self.refused.push(Refused::StillPart(name.clone()));
             } else if let Some(part) = parts.intersection(&is_open).next() {

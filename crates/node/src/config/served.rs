@@ -40,9 +40,13 @@ pub(super) fn check(file: &ConfigFile) -> Result<(), ConfigError> {
     // Comparing with the first user of a part suffices, because all users of it must be read-only.
     let mut first_of = BTreeMap::new();
     for (name, served) in &in_order {
+        let own = file.volume.own_parts(name);
         for part in file.volume.parts(name) {
-            let (other, first) = *first_of.entry(part).or_insert((*name, served));
-            if other != *name && !(served.read_only && first.read_only) {
+            let is_shared = !own.contains(part);
+            let first_here = (*name, served, is_shared);
+            let (other, first, is_shared_there) = *first_of.entry(part).or_insert(first_here);
+            let may_both = is_shared && is_shared_there || served.read_only && first.read_only;
+            if other != *name && !may_both {
                 return Err(shared(file, name, served, other, part));
             }
         }

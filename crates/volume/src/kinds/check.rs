@@ -78,6 +78,15 @@ impl Volumes {
     /// The names of all volumes that the volume called `name` consists of: itself and, transitively, all that it
     /// refers to. Empty when there is no such volume.
     pub fn parts(&self, name: &str) -> BTreeSet<&str> {
+        self.reached_from(name, collected_names)
+    }
+
+    /// Those of its [parts](Volumes::parts) that nobody else may use at the same time.
+    pub fn own_parts(&self, name: &str) -> BTreeSet<&str> {
+        self.reached_from(name, unshared_names)
+    }
+
+    fn reached_from(&self, name: &str, names_in: fn(&Node) -> Names<'_>) -> BTreeSet<&str> {
         let mut parts = BTreeSet::new();
         let mut names = vec![name];
         while let Some(name) = names.pop() {
@@ -85,9 +94,7 @@ impl Volumes {
                 continue;
             };
             if parts.insert(name.as_str()) {
-                let mut named = Vec::new();
-                collect_names(node, &mut named);
-                names.extend(named.into_iter().map(|(name, _)| name));
+                names.extend(names_in(node).into_iter().map(|(name, _)| name));
             }
         }
         parts
@@ -206,10 +213,18 @@ fn collect_names<'a>(node: &'a Node, names: &mut Vec<(&'a str, &'a Node)>) {
     }
 }
 
-/// Those of [`collect_names`] that nobody else may use.
-fn unshared_names(node: &Node) -> Vec<(&str, &Node)> {
+/// The volumes that a node refers to, each with the reference.
+type Names<'a> = Vec<(&'a str, &'a Node)>;
+
+fn collected_names(node: &Node) -> Names<'_> {
     let mut named = Vec::new();
     collect_names(node, &mut named);
+    named
+}
+
+/// Those of [`collected_names`] that nobody else may use.
+fn unshared_names(node: &Node) -> Names<'_> {
+    let mut named = collected_names(node);
     let kinds = node.all().into_iter().filter_map(Node::inline);
     let shared: Vec<_> = kinds
         .filter_map(|kind| kind.settings().shared_child())
