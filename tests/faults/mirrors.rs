@@ -148,21 +148,25 @@ impl Node {
         self.server = Some(server.answering(&self.directory.join("sanstone.state")));
     }
 
+    /// Creates `volumes` of what `nodes` serve from now on, and serves its own.
+    fn begins_over<const N: usize>(&mut self, nodes: [&mut Node; N], volumes: &[&str]) {
+        nodes.into_iter().for_each(Node::start);
+        for volume in volumes {
+            self.volume_called(volume, "create").success();
+        }
+        self.start();
+    }
+
     /// Creates its mirror of what `storages` serve from now on, and serves it.
     fn begins_with(&mut self, storages: [&mut Node; 2]) {
-        storages.into_iter().for_each(Node::start);
-        self.volume("create").success();
-        self.start();
+        self.begins_over(storages, &[self.volume]);
     }
 
     /// Serves, from now on, a mirror of what `storage` serves and of a `kind` of two others, stripe or concat.
     fn begins_with_set(storage: &mut Node, kind: &str, set: [&mut Node; 2]) -> Node {
         let [one, other] = set;
         let mut owner = Node::owner_with_set(storage, kind, [one, other]);
-        [storage, one, other].into_iter().for_each(Node::start);
-        owner.volume_called("set", "create").success();
-        owner.volume("create").success();
-        owner.start();
+        owner.begins_over([storage, one, other], &["set", "db"]);
         owner
     }
 

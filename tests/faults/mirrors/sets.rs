@@ -64,11 +64,7 @@ fn a_copy_that_is_a_stripe_of_files_which_are_not_there_at_the_start_returns_by_
             b.remote()
         ),
     );
-    b.start();
-    for volume in ["set", "db"] {
-        owner.volume_called(volume, "create").success();
-    }
-    owner.start();
+    owner.begins_over([&mut b], &["set", "db"]);
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
@@ -378,13 +374,7 @@ fn a_set_that_is_away_when_its_mirror_is_taken_over_is_the_new_owners_when_it_re
     );
     let host = || Node::new("db", volumes.clone());
     let mut hosts = [host(), host()];
-    for node in [&mut a, &mut b, &mut c, &mut register] {
-        node.start();
-    }
-    for volume in ["set", "db"] {
-        hosts[0].volume_called(volume, "create").success();
-    }
-    hosts[0].start();
+    hosts[0].begins_over([&mut a, &mut b, &mut c, &mut register], &["set", "db"]);
     on_lane(async {
         hosts[0].is(0, "in sync").await;
         let load = Load::new(disk_of(&hosts[0]).await);
@@ -435,13 +425,10 @@ fn a_mirror_of_which_both_copies_are_sets_is_taken_over_by_another_host() {
     );
     let host = || Node::new("db", volumes.clone());
     let (mut first, mut second) = (host(), host());
-    for node in [&mut a, &mut b, &mut c, &mut d, &mut register] {
-        node.start();
-    }
-    for volume in ["one", "two", "db"] {
-        first.volume_called(volume, "create").success();
-    }
-    first.start();
+    first.begins_over(
+        [&mut a, &mut b, &mut c, &mut d, &mut register],
+        &["one", "two", "db"],
+    );
     on_lane(async {
         first.is(0, "in sync").await;
         let load = Load::new(disk_of(&first).await);
@@ -485,13 +472,10 @@ fn mirrors_in_a_stripe_have_their_registers_on_one_disk_and_end_before_it() {
             mirror([&c, &d])
         ),
     );
-    for node in [&mut a, &mut b, &mut c, &mut d, &mut register] {
-        node.start();
-    }
-    for volume in ["one", "two", "z"] {
-        owner.volume_called(volume, "create").success();
-    }
-    owner.start();
+    owner.begins_over(
+        [&mut a, &mut b, &mut c, &mut d, &mut register],
+        &["one", "two", "z"],
+    );
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
