@@ -6,8 +6,7 @@ use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
 use iscsi::{
-    Direction, InitiatorConnection, LunField, OutgoingCommand, Residual, StageTimes, TaskId,
-    TaskResult,
+    Direction, InitiatorConnection, LunField, OutgoingCommand, StageTimes, TaskId, TaskResult,
 };
 
 use super::cdb::CdbBytes;
@@ -72,20 +71,6 @@ impl SubmittedTask {
             }
         }
         self.result = Some(result);
-    }
-
-    /// Ends it as a command that the target has aborted without an answer.
-    fn abort(&mut self) {
-        self.end(TaskResult::Completed {
-            status: scsi::Status::TaskAborted as u8,
-            sense: Vec::new(),
-            residual: Residual::None,
-            transferred: 0,
-            stage_times: None,
-        });
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
     }
 
     /// How long the target has had it; `None` if it is queued or answered.
@@ -209,20 +194,14 @@ impl Tasks {
         })
     }
 
-    /// The command of entry `key` was answered with a unit attention, by which a target tells of a reset or of commands
-    /// that another initiator has cleared. That answers the first command which comes after the event, whatever it asks,
-    /// except for those that get no unit attentions; so what was sent before it and is not answered yet was aborted, and
-    /// never will be answered (SAM-5 5.14; TAS = 0, SPC-4 7.5.8).
-    pub(super) fn abort_before(&mut self, key: usize) {
-        let Some(order) = self.entries[key].as_ref().map(|task| task.order) else {
-            return;
-        };
-        for task in self.entries.iter_mut().flatten() {
-            let is_waited_for = task.id.is_some() && task.result.is_none();
-            if is_waited_for && task.order < order && task.request.cdb.gets_attentions() {
-                task.abort();
-            }
-        }
+    /// Commands that the machine accepted before that of entry `key`, that are not answered yet, and that a pending unit
+    /// attention would have answered.
+    pub(super) fn unanswered_before(&self, key: usize) -> impl Iterator<Item = TaskId> {
+        let order = self.entries[key].as_ref().map_or(0, |task| task.order);
+        let waiting = self.entries.iter().flatten().filter(move |task| {
+            task.result.is_none() && task.order < order && task.request.cdb.gets_attentions()
+        });
+        waiting.filter_map(|task| task.id)
     }
 
     pub(super) fn remove(&mut self, key: usize) -> Option<SubmittedTask> {

@@ -67,8 +67,11 @@ impl Foreign {
 
 async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group, NexusId)) {
     let mut receiver = Receiver::new(stream.clone(), 1 << 20);
+    let mut config = TargetConfig::default();
+    // So that it asks for a long write's data more than once.
+    config.operational.max_burst_length = 256 << 10;
     let mut connection = PortalConnection {
-        machine: TargetConnection::new(TargetConfig::default()),
+        machine: TargetConnection::new(config),
         foreign,
         group,
         nexus,
@@ -163,11 +166,15 @@ impl PortalConnection {
     }
 
     fn manage(&mut self, task: TaskId, function: u8) {
+        const ABORT_TASK: u8 = 1;
         const LOGICAL_UNIT_RESET: u8 = 5;
+        const NO_SUCH_TASK: u8 = 1;
         const NOT_SUPPORTED: u8 = 5;
         let foreign = &self.foreign;
         let response = match function {
             LOGICAL_UNIT_RESET => foreign.reset_response.get(),
+            // It has taken up only what has its data, and that has ended.
+            ABORT_TASK => NO_SUCH_TASK,
             _ => NOT_SUPPORTED,
         };
         if function == LOGICAL_UNIT_RESET {

@@ -2,6 +2,7 @@
 //! machine, with payload going straight into the task's memory; a writer sends everything the machine has ready in
 //! one gathered send; a watchdog pings a silent target.
 
+mod aborts;
 mod receive;
 mod reply;
 
@@ -32,6 +33,7 @@ use super::{
     silence::Silence,
     tasks::{SubmittedTask, TaskData, TaskRequest, Tasks},
 };
+use aborts::Aborts;
 pub(super) use reply::{RESERVATION_CONFLICT, Reply};
 
 use crate::{Error, ErrorKind, Result, SHOWN_WITHIN};
@@ -101,6 +103,7 @@ pub(super) struct Session {
     port: Cell<Port>,
     /// The result of SendTargets, until the caller has taken it.
     found: RefCell<Option<Result<Vec<TargetRecord>>>>,
+    aborts: RefCell<Aborts>,
     /// The response to our task management function.
     answered: Cell<Option<(TaskId, u8)>>,
     /// The session ended while writes were outstanding at the target.
@@ -206,6 +209,7 @@ impl Session {
                 group: None,
             }),
             found: RefCell::default(),
+            aborts: RefCell::default(),
             answered: Cell::new(None),
             left_writes: Cell::new(false),
             is_asked_to_log_out: Cell::new(false),
@@ -447,10 +451,13 @@ impl Session {
         if sense.is_some_and(Sense::casts_doubt) {
             self.doubts.set(self.doubts.get() + 1);
         }
-        let mut tasks = self.tasks.borrow_mut();
         if sense.is_some_and(Sense::tells_of_aborts) {
-            tasks.abort_before(key);
+            let tasks = self.tasks.borrow();
+            self.aborts.borrow_mut().want(tasks.unanswered_before(key));
+            drop(tasks);
+            self.ask_to_abort();
         }
+        let mut tasks = self.tasks.borrow_mut();
         let Some(task) = tasks.entries[key].as_mut() else {
             return;
         };
@@ -464,6 +471,12 @@ impl Session {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    fn ask_to_abort(&self) {
+        let mut machine = self.machine.borrow_mut();
+        self.aborts.borrow_mut().ask(&mut machine);
+        self.transmit.notify();
     }
 
     /// How long the oldest unanswered command has been waiting.
@@ -546,6 +559,7 @@ impl TaskWait<'_> {
                     is_in_doubt: false,
                 })
             }
+            TaskResult::Aborted => Ok(Reply::aborted(self.session.doubts())),
             other => {
                 let message = format!("the target did not execute a command: {other:?}");
                 Err(Error::new(ErrorKind::Protocol, message))

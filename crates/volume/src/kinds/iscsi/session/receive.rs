@@ -97,6 +97,8 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
                 ends.extend(key.map(|key| (key, result)));
             }
             InitiatorEvent::TaskManagementDone { task, response } => {
+                session.aborts.borrow_mut().answered(task);
+                session.ask_to_abort();
                 session.answered.set(Some((task, response)));
                 session.changed.notify();
             }

@@ -27,6 +27,19 @@ pub(in crate::kinds::iscsi) struct Reply {
 }
 
 impl Reply {
+    /// That of a command that the target has aborted without an answer.
+    pub(super) fn aborted(doubts: u64) -> Reply {
+        Reply {
+            status: Status::TaskAborted as u8,
+            sense: Vec::new(),
+            data: Payload::new(),
+            transferred: 0,
+            is_cut: false,
+            doubts,
+            is_in_doubt: false,
+        }
+    }
+
     /// The same, to a command whose sender knew of `doubts` of the session's doubts.
     pub(in crate::kinds::iscsi) fn knowing(self, doubts: u64) -> Reply {
         Reply {

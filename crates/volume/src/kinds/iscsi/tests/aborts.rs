@@ -1,7 +1,7 @@
 //! Another initiator resets the disk, or clears its task set: commands of ours that were in flight are never answered, and
 //! the target tells of it with the next one.
 
-use engine::spawn;
+use engine::{Buf, spawn, task};
 
 use super::{paths::with_second, *};
 
@@ -70,5 +70,31 @@ fn every_path_is_asked_what_another_initiator_has_aborted() {
             aborted(&disk, &site.foreign, (opcode, RESET)).await;
         }
         disk.close().await;
+    });
+}
+
+/// The target takes up a write only once it has its data, as tgt does, so that a later command is told of the reset first.
+#[test]
+fn a_write_whose_data_is_still_asked_for_when_a_reset_is_told_keeps_its_session() {
+    /// More than may be sent unasked.
+    const LEN: usize = 768 << 10;
+    let site = Site::new(Foreign::new(Claims::default()));
+    site.run(async |disk, foreign| {
+        let (logins, attempts) = (foreign.logins.get(), foreign.attempts.get());
+        for round in 1..=20 {
+            foreign.attentions.borrow_mut().insert(1, RESET);
+            let writer = disk.clone();
+            let data: Payload = Buf::copy_of(&[round; LEN]).into();
+            let writing = spawn(async move { writer.write(0, data, Durability::Cached).await });
+            // It is sent before the read.
+            task::yield_now().await;
+            disk.read(LEN as u64, 512).await.expect("it is sent again");
+            writing.await.expect("it is sent again");
+            let read = disk.read(0, LEN).await.expect("a read").to_vec();
+            assert!(read.iter().all(|&byte| byte == round), "{round}");
+        }
+        assert_eq!(foreign.logins.get(), logins, "no session is lost");
+        assert_eq!(foreign.attempts.get(), attempts);
+        disk.flush().await.expect("nothing is lost");
     });
 }
