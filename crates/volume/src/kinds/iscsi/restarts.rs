@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// How long a nexus has to answer when asked whether the target has restarted.
+/// How long to wait for a nexus that is asked whether the target has restarted before another one is asked as well.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 /// Pause before it is asked again.
 const VOUCH_PAUSE: Duration = Duration::from_millis(100);
@@ -69,13 +69,8 @@ impl RemoteUnit {
         }
         let path = self.paths.path(nexus.path());
         let is_first = path.last().is_none();
-        let mut asked: Vec<Rc<Nexus>> = Vec::new();
-        // One that goes into use while others are asked may be the only one that answers.
-        while let Some(other) = self.next_in_use(&asked) {
-            if self.has_answered(&other).await {
-                return;
-            }
-            asked.push(other);
+        if self.is_told_by_another().await {
+            return;
         }
         // Only now: writes may have been acknowledged while the others were asked.
         let matters = self.unflushed.at_stake().is_some() || is_watched;
@@ -85,6 +80,31 @@ impl RemoteUnit {
         match has_restarted {
             true => drop(self.handle(Event::Restarted)),
             false => self.tell_ownership(OwnershipEvent::StartedAgain),
+        }
+    }
+
+    /// Whether a nexus in use has reported whatever it has to report. A slow one is waited for until it answers or is lost,
+    /// as nobody else may know.
+    async fn is_told_by_another(&self) -> bool {
+        let (mut asked, mut slow) = (Vec::new(), Vec::new());
+        loop {
+            // One that goes into use while others are asked may be the only one that answers.
+            let has_answered = match self.next_in_use(&asked) {
+                Some(other) => {
+                    let mut answer = spawn(hear_on(self.me.clone(), other.clone()));
+                    asked.push(other);
+                    let in_time = time::timeout(VOUCH_MAX, &mut answer).await;
+                    slow.extend(in_time.is_none().then_some(answer));
+                    in_time == Some(true)
+                }
+                None => match slow.pop() {
+                    Some(answer) => answer.await,
+                    None => return false,
+                },
+            };
+            if has_answered {
+                return true;
+            }
         }
     }
 
@@ -175,14 +195,14 @@ impl RemoteUnit {
             };
             let mut actions = this.handle(heard);
             if actions.contains(&Action::AskAgain) {
-                let in_time = match this.paths.find(told) {
-                    Some(told) => this.has_answered(&told).await,
+                let has_answered = match this.paths.find(told) {
+                    Some(told) => hear_on(unit.clone(), told).await,
                     None => false,
                 };
                 actions = this.handle(Event::HeardAgain {
                     told,
                     others,
-                    in_time,
+                    has_answered,
                 });
             }
             if actions.contains(&Action::LoseOfRound) {
@@ -204,13 +224,6 @@ impl RemoteUnit {
                 unit.handle(Event::AbortsHeard);
             }
         });
-    }
-
-    /// Whether `nexus` has reported in time whatever it has to report. Also a later answer is acted on: the target
-    /// reports a unit attention only once.
-    async fn has_answered(&self, nexus: &Rc<Nexus>) -> bool {
-        let answer = spawn(hear_on(self.me.clone(), nexus.clone()));
-        time::timeout(VOUCH_MAX, answer).await == Some(true)
     }
 }
 

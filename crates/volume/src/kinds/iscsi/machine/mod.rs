@@ -153,14 +153,14 @@ pub(super) enum Event {
         /// The others.
         others: Vec<NexusId>,
     },
-    /// So has `told`, after the others; `in_time`: it was asked, and has answered.
+    /// So has `told`, after the others; `has_answered`: it was not lost before.
     HeardAgain {
         /// As above.
         told: NexusId,
         /// As above.
         others: Vec<NexusId>,
         /// Whether there is an answer.
-        in_time: bool,
+        has_answered: bool,
     },
     /// It is known what the other lanes had written before a restart.
     LanesJudged,
@@ -358,8 +358,8 @@ impl Machine {
             Event::HeardAgain {
                 told,
                 others,
-                in_time,
-            } => self.heard_again(told, &others, in_time, &mut actions),
+                has_answered,
+            } => self.heard_again(told, &others, has_answered, &mut actions),
             Event::LanesJudged => self.judging -= 1,
             Event::AbortsHeard => self.asks_about_aborts = false,
             Event::Path(path, event) => self.on_path(path, event, now, &mut actions),

@@ -174,10 +174,10 @@ impl Machine {
         &mut self,
         told: NexusId,
         others: &[NexusId],
-        in_time: bool,
+        has_answered: bool,
         actions: &mut Actions,
     ) {
-        self.end_round(told, others, in_time, actions);
+        self.end_round(told, others, has_answered, actions);
     }
 
     fn end_round(

@@ -3,7 +3,7 @@
 
 use engine::{Buf, spawn};
 
-use super::*;
+use super::{paths::with_two_paths, *};
 
 fn block(byte: u8) -> Payload {
     Buf::copy_of(&[byte; 512]).into()
@@ -139,6 +139,38 @@ fn a_reset_disturbs_others_only_where_writes_were_left() {
 }
 
 /// A unit attention reports the reset, which is no restart: nothing written is lost.
+/// Many targets report a power-on to each new session. Whether that was one is known to the other session, when it answers.
+#[test]
+fn a_power_on_that_is_told_at_a_login_loses_nothing_because_another_session_answers_late() {
+    const TEST_UNIT_READY: u8 = 0;
+    const READ_10: u8 = 0x28;
+    with_two_paths(async |disk, foreign| {
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("two paths work");
+        let (mut asked, mut is_dropped) = (0, false);
+        foreign.answer(move |cdb| match cdb[0] {
+            READ_10 => (!std::mem::replace(&mut is_dropped, true)).then_some(Instead::Drop),
+            TEST_UNIT_READY => {
+                asked += 1;
+                match asked {
+                    1 => Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00])),
+                    // The second is for the new session too, the third for the other one.
+                    3 => Some(Instead::Slow(Duration::from_secs(3))),
+                    _ => None,
+                }
+            }
+            _ => None,
+        });
+        let logins = foreign.logins.get();
+        disk.read(0, 512).await.expect("the other path works");
+        while foreign.logins.get() == logins || disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(foreign.logins.get(), logins + 1, "one was lost");
+        disk.flush().await.expect("there was no restart");
+    });
+}
+
 #[test]
 fn our_own_reset_does_not_fail_the_flush() {
     let site = Site::new(Foreign::new(Claims::default()));

@@ -212,7 +212,7 @@ fn a_restart_that_every_session_reports_counts_once() {
     let again = Event::HeardAgain {
         told,
         others,
-        in_time: true,
+        has_answered: true,
     };
     assert!(
         driven.tell(again).is_empty(),
@@ -227,7 +227,7 @@ fn a_restart_that_every_session_reports_counts_once() {
 /// Decision 26: unless the first session then reports another restart.
 #[test]
 fn a_second_restart_during_the_questions_loses_what_was_written_since() {
-    for (tells_again, in_time) in [(true, true), (false, false)] {
+    for (tells_again, has_answered) in [(true, true), (false, false)] {
         let mut driven = Driven::open();
         let [one, other] = [driven.nexus(), driven.nexus()];
         let told = driven.tell(Event::Reported(one, RESTART));
@@ -244,7 +244,7 @@ fn a_second_restart_during_the_questions_loses_what_was_written_since() {
         let again = Event::HeardAgain {
             told,
             others,
-            in_time,
+            has_answered,
         };
         assert_eq!(driven.tell(again)[..], [Action::LoseOfRound]);
     }

@@ -600,12 +600,12 @@ impl World {
     }
 
     fn answer(&mut self) {
-        let in_time = self.dice.coin();
+        let has_answered = self.dice.coin();
         if let Some((told, others)) = self.asked.again.pop() {
             self.tell(Event::HeardAgain {
                 told,
                 others,
-                in_time,
+                has_answered,
             });
         } else if let Some((told, others)) = self.asked.rounds.pop() {
             self.tell(Event::Heard { told, others });
