@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use ::mirror::{
-    copy::{CopyState, METADATA_BYTES, MetadataBlock, decode_bits, newest},
+    copy::{BLOCK_BYTES, CopyState, METADATA_BYTES, MetadataBlock, decode_bits, newest},
     register::Record,
 };
 use engine::sim::{Host, Random};
@@ -22,7 +22,7 @@ pub const STATE: &str = "/srv/state";
 pub(crate) const LOST_STATE: &str = "/srv/lost";
 /// The register on a LUN, where it is, with its slots.
 const LUN_REGISTER: &str = "/srv/register";
-const SLOT_BYTES: usize = 4096;
+const SLOT_BYTES: u64 = 4096;
 pub(crate) const LIMITS: &str =
     "[limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n";
 
@@ -79,11 +79,13 @@ pub(crate) fn remote(address: &str, initiator: &str) -> String {
 
 /// The record on the LUN that `machine` serves.
 pub(crate) fn record_on(machine: &Host) -> Record {
-    let lun = machine.read_file(LUN_REGISTER).expect("a LUN");
-    let mut records = lun
-        .chunks(SLOT_BYTES)
-        .filter_map(|slot| Record::decode(slot).ok());
-    records.next().expect("it has a record")
+    let slots = (0..).map(|slot| {
+        let bytes = machine.read_file_at(LUN_REGISTER, slot * SLOT_BYTES, SLOT_BYTES);
+        bytes.expect("a LUN")
+    });
+    let mut slots = slots.take_while(|bytes| !bytes.is_empty());
+    let record = slots.find_map(|slot| Record::decode(&slot).ok());
+    record.expect("it has a record")
 }
 
 /// The record in the file `path` of `machine`.
@@ -97,20 +99,30 @@ pub(crate) fn copy_on(machine: &Host) -> Vec<u8> {
     machine.read_file(COPY).expect("a copy")
 }
 
+/// A block of the metadata of the copy on `machine`.
+fn metadata_on(machine: &Host, block: MetadataBlock) -> Vec<u8> {
+    let bytes = machine.read_file_at(COPY, block.at(COPY_BYTES), BLOCK_BYTES as u64);
+    bytes.expect("a copy")
+}
+
+/// What is kept in the copy on `machine`.
+pub(crate) fn kept_on(machine: &Host) -> CopyState {
+    kept([0, 1].map(|slot| metadata_on(machine, MetadataBlock::Kept(slot))))
+}
+
 /// What is kept in a copy.
-pub(crate) fn kept(copy: &[u8]) -> CopyState {
-    let slot = |slot: usize| {
-        let at = MetadataBlock::Kept(slot).at(COPY_BYTES) as usize;
-        CopyState::decode(&copy[at..])
-    };
-    let found = newest([slot(0), slot(1)]);
+pub(crate) fn kept_in(copy: &[u8]) -> CopyState {
+    kept([0, 1].map(|slot| &copy[MetadataBlock::Kept(slot).at(COPY_BYTES) as usize..]))
+}
+
+fn kept(slots: [impl AsRef<[u8]>; 2]) -> CopyState {
+    let found = newest(slots.map(|slot| CopyState::decode(slot.as_ref())));
     found.expect("a copy of a mirror keeps something").1
 }
 
-/// Whether the bitmap of a copy marks `region`.
-pub(crate) fn is_marked(copy: &[u8], region: usize) -> bool {
-    let at = MetadataBlock::Bitmap(0).at(COPY_BYTES) as usize;
-    let bits = decode_bits(&copy[at..]);
+/// Whether the bitmap of the copy on `machine` marks `region`.
+pub(crate) fn is_marked(machine: &Host, region: usize) -> bool {
+    let bits = decode_bits(&metadata_on(machine, MetadataBlock::Bitmap(0)));
     bits[region / 8] & 1 << (region % 8) != 0
 }
 

@@ -23,8 +23,8 @@ use crate::{
     daemon_machine::DaemonMachine,
     machine::End,
     mirror_parts::{
-        COPY_BYTES, DATA_KIB, LIMITS, LOST_STATE, compare, copy_on, file, kept, record_in,
-        record_on, register_text, remote, settings, storage_text,
+        COPY_BYTES, DATA_KIB, LIMITS, LOST_STATE, compare, copy_on, file, kept_in, kept_on,
+        record_in, record_on, register_text, remote, settings, storage_text,
     },
     model::Model,
     nbd_volume::NbdVolume,
@@ -348,7 +348,7 @@ impl Mirrored {
 
     /// Whether the copy at `place` keeps the record that the register has.
     pub fn has_noted(&self, place: usize) -> bool {
-        kept(&self.backup(place)).record == self.record()
+        kept_on(self.host(self.with_copy(place))).record == self.record()
     }
 
     /// Brings the machine with the copy at `place` down for `down`, and up again with what the copy held before, if the
@@ -357,8 +357,8 @@ impl Mirrored {
         let which = self.with_copy(place);
         self.end(which, End::PowerCut).await;
         let other = CopyId::new(1 - place);
-        let known = kept(&self.backup(other.place())).heartbeats[place];
-        let is_older = kept(backup).heartbeats[place] < known;
+        let known = kept_on(self.host(self.with_copy(other.place()))).heartbeats[place];
+        let is_older = kept_in(backup).heartbeats[place] < known;
         let may = is_older && self.record().in_sync.contains(other);
         if may {
             self.host(which).restore_file(COPY, backup);

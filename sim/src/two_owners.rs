@@ -30,7 +30,7 @@ use crate::{
     daemon_machine::DaemonMachine,
     machine::End,
     mirror_parts::{
-        COPY_BYTES, Caches, DATA_KIB, LOST_STATE, STATE, compare, copy_on, is_marked, kept,
+        COPY_BYTES, Caches, DATA_KIB, LOST_STATE, STATE, compare, copy_on, is_marked, kept_on,
         record_on, register_text, remote, settings, storage_text,
     },
     model::Model,
@@ -330,12 +330,12 @@ impl TwoOwners {
 
     /// Whether a copy keeps the record that the register has.
     pub fn has_noted(&self, place: usize) -> bool {
-        kept(&self.copy(place)).record == self.record()
+        kept_on(self.host(place)).record == self.record()
     }
 
     /// Whether a copy's bitmap marks `region`.
     pub fn is_marked(&self, place: usize, region: usize) -> bool {
-        is_marked(&self.copy(place), region)
+        is_marked(self.host(place), region)
     }
 
     /// Compares the copies of a mirror that nobody writes to.

@@ -109,7 +109,7 @@ async fn rounds(site: &Rc<Mirrored>, met: &Met) {
         // Without what only says that all is as it was.
         let changes = || site.record().version - site.record().beats;
         let before = changes();
-        backups.push([site.backup(0), site.backup(1)]);
+        backups.push(Rc::new([site.backup(0), site.backup(1)]));
         let mishaps = draw_mishaps(site, &mut random);
         log_mishaps(&mishaps);
         let pause_max = [4 * MS, 4 * MS, 200 * MS, 600 * MS][random.index(4)];

@@ -172,9 +172,14 @@ impl Host {
 
     /// The content of a file as a read would return it; `None` if there is no such file.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        self.read_file_at(path, 0, u64::MAX)
+    }
+
+    /// At most `len` bytes of it from `at` on.
+    pub fn read_file_at(&self, path: impl AsRef<Path>, at: u64, len: u64) -> Option<Vec<u8>> {
         self.world.state.borrow().hosts[self.id.0]
             .disk
-            .read(path.as_ref())
+            .read(path.as_ref(), at, len)
     }
 
     /// Removes a file, durably. Returns whether it existed.

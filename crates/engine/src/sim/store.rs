@@ -126,7 +126,11 @@ impl Store for SimReactor {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
+        self.disk(|disk| {
+            Ok(disk
+                .read(path, 0, u64::MAX)
+                .ok_or(io::ErrorKind::NotFound)?)
+        })
     }
 
     fn may(&self, path: &Path, access: AccessRequest) -> io::Result<()> {

@@ -62,7 +62,6 @@ bugs! {
     an_unfenced_copy_that_stays: UnfencedStays, 300;
     marks_that_are_ignored: MarksIgnored, 300;
     others_that_are_not_equalised: OthersNotEqualised, 300;
-    an_acknowledgement_before_the_swap: AcknowledgedBeforeOut, 300;
     an_acknowledgement_before_the_rest_has_noted_the_record: Unnoted, 600;
     overlap_after_the_answer: OverlapAfterAnswer, 300;
     data_before_its_bit: Unmarked, 300;
@@ -123,6 +122,8 @@ macro_rules! bugs_of_cases {
 }
 
 bugs_of_cases! {
+    an_acknowledgement_before_the_swap:
+        AcknowledgedBeforeOut, the_register_is_lost_as_a_copy_leaves, 10;
     doubt_that_is_ignored: DoubtIgnored, the_last_copy_does_not_make_writes_durable, 40;
     a_read_without_proof: Unproven, a_copy_is_cut_off_from_the_next_owner, 20;
     a_copy_on_its_way_in_that_reads_do_not_need:

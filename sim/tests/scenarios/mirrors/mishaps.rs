@@ -148,7 +148,7 @@ pub(super) struct Happening {
     pub(super) random: Random,
     pub(super) met: Met,
     /// What the copies held before this round, and those before it.
-    pub(super) backups: Rc<Vec<[Vec<u8>; 2]>>,
+    pub(super) backups: Rc<Vec<Rc<[Vec<u8>; 2]>>>,
 }
 
 impl Happening {

@@ -225,10 +225,12 @@ impl SimDisk {
         }
     }
 
-    pub(super) fn read(&self, path: &Path) -> Option<Vec<u8>> {
+    /// At most `len` bytes from `at` on.
+    pub(super) fn read(&self, path: &Path, at: u64, len: u64) -> Option<Vec<u8>> {
         let content = &self.files[self.names.file(path)?].current;
-        let mut bytes = vec![0; content.len() as usize];
-        content.read(0, &mut bytes);
+        let len = len.min(content.len().saturating_sub(at));
+        let mut bytes = vec![0; len as usize];
+        content.read(at, &mut bytes);
         Some(bytes)
     }
 }
