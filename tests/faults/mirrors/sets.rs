@@ -476,10 +476,21 @@ fn mirrors_in_a_stripe_have_their_registers_on_one_disk_and_end_before_it() {
         [&mut a, &mut b, &mut c, &mut d, &mut register],
         &["one", "two", "z"],
     );
+    // A host that sees one of them alone takes neither.
+    let mut blind = owner.volumes.clone();
+    for out_of_sight in [&c, &d] {
+        let at = |port| format!(":{port}/");
+        blind = blind.replace(&at(out_of_sight.port), &at(harness::free_port()));
+    }
+    let blind = Node::new("z", blind);
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
         load.writes_all().await;
+        let refused = blind.volume("take-over");
+        assert!(refused.stderr.contains("cannot be reached"), "{refused}");
+        load.writes_all().await;
+        owner.is(0, "in sync").await;
         a.kill();
         d.kill();
         load.writes_all().await;

@@ -158,7 +158,7 @@ impl Graph {
     }
 
     /// Opens the children of `outermost`, which is within the volume called `name`, and makes a claim for them. Those of a
-    /// mirror that is only looked at may be missing.
+    /// mirror that is only looked at may be missing, and any that is hidden from a look is passed over.
     async fn children_of(
         &mut self,
         name: &str,
@@ -169,16 +169,23 @@ impl Graph {
         let mut children = Vec::new();
         let lanes = self.context.lanes_from(home);
         let are_copies = outermost.kind.settings().stands_without_children();
-        let may_miss = self.context.look.is_some() && are_copies;
+        let only_looks = self.context.look.is_some();
+        let (may_miss, mut any_hidden) = (only_looks && are_copies, false);
         for (index, child) in of.get_ref().iter().enumerate() {
             let path = format!("{name}/{}/{index}", outermost.kind.name());
             let lanes = part::rotated(&lanes, index);
             self.context.may_come_later = may_miss;
+            self.context.look = only_looks.then_some(Looked::AtAll);
             let opened = self.open_below(child, &path, &lanes, are_copies).await;
+            let is_hidden = self.context.look == Some(Looked::Hidden);
+            any_hidden |= is_hidden;
             children.push(match opened {
-                Err(error) if may_miss => Part::missing(&error),
+                Err(error) if may_miss || is_hidden => Part::missing(&error),
                 opened => opened?,
             });
+        }
+        if any_hidden {
+            self.context.look = Some(Looked::Hidden);
         }
         let claim = self.context.new_claim(children.len());
         let claim = claim.map_err(|error| ConfigError::new(of.span(), error.to_string()))?;

@@ -294,6 +294,9 @@ impl Settings for Mirror {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             if opening.only_looks() {
+                // Whoever claims a set of mirrors has them one after the other.
+                let others = opening.others();
+                self.identify(opening.children(), others).await?;
                 return Err(opening.is_hidden());
             }
             let state_directory = opening.state_directory().map(Path::to_owned);
