@@ -4,6 +4,7 @@
 
 mod access;
 mod contract;
+mod copies;
 mod discover;
 mod discovery;
 mod parameters;

@@ -88,6 +88,18 @@ impl Tgt {
         format!("{}/{IQN}/{lun}", self.portal())
     }
 
+    /// The disk `lun` says from now on that it has no volatile write cache (WCE = 0).
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn disables_write_cache(&self, lun: u32) {
+        // Its mode page 08h, length 12h, with bit 2 of the first byte off.
+        const PAGE: &str =
+            "mode_page=8:0:18:0x10:0:0xff:0xff:0:0:0xff:0xff:0xff:0xff:0x80:0x14:0:0:0:0:0:0";
+        let update = ["--op", "update", "--mode", "logicalunit", "--tid", "1"];
+        self.admin(&[&update[..], &["--lun", &lun.to_string(), "--params", PAGE]].concat());
+    }
+
     /// Demands this secret of initiators; with `outgoing` the target proves itself with it to
     /// those that ask.
     ///

@@ -37,6 +37,7 @@ pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report
             Order::Fence(key, step) => local_fence::follow(volume, key, step).await,
             Order::Prove => Ok(Report::Proved),
             Order::Look => Ok(Report::Looks(volume.shape().looks())),
+            Order::Suits => Ok(Report::Suits),
             Order::Renew => Ok(Report::Renewed),
             Order::Note(..) => Ok(Report::Noted),
             Order::Notes(_) => Ok(Report::Notes(Vec::new())),

@@ -25,6 +25,8 @@ pub enum Order {
     Prove,
     /// To tell what it looks like now: it may have been opened later than its user.
     Look,
+    /// To tell whether it has what the fence of a mirror needs, as far as it says so itself. Changes nothing.
+    Suits,
     /// To be used as it is now, whatever it may have become: its user looks at all that it keeps on it. From now on, a restart
     /// of its target, which may have set it back, ends its use until the next one.
     Renew,
@@ -72,6 +74,8 @@ pub enum Report {
     Proved,
     /// What it looks like.
     Looks(Looks),
+    /// It has what it needs, as far as it says.
+    Suits,
     /// It can be used.
     Renewed,
     /// It is noted on each disk.

@@ -1,6 +1,8 @@
 //! The commands that our initiator sends, as command descriptor blocks (SPC-4 6, SBC-3 5).
 
-pub(super) use scsi::opcode::reserve_in::{READ_FULL_STATUS, READ_KEYS, READ_RESERVATION};
+pub(super) use scsi::opcode::reserve_in::{
+    READ_FULL_STATUS, READ_KEYS, READ_RESERVATION, REPORT_CAPABILITIES,
+};
 use scsi::opcode::{self, reserve_out, service_action_in_16};
 
 /// A command descriptor block of up to 16 bytes.

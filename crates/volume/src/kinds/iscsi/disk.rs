@@ -367,6 +367,10 @@ impl Volume for IscsiDisk {
                     self.unit.reach().await?;
                     Ok(Report::Looks(self.facts.shape.looks()))
                 }
+                Order::Suits => {
+                    self.unit.suits().await?;
+                    Ok(Report::Suits)
+                }
                 Order::Renew => {
                     self.unit.tell_ownership(OwnershipEvent::Looked);
                     Ok(Report::Renewed)

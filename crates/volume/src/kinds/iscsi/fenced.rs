@@ -30,6 +30,9 @@ use crate::{
 
 /// The longest list of keys that is read, in bytes: its length has 16 bits.
 const KEYS_LEN: u16 = 8 + 8 * 1000;
+/// What a target of copies has.
+const LASTING: &str =
+    "persistent reservations that outlive a power cut (APTPL), with PREEMPT AND ABORT";
 /// How many times a new session tries to get in while the reservation changes.
 const ROUNDS_MAX: usize = 4;
 
@@ -69,6 +72,32 @@ impl RemoteUnit {
         }
     }
 
+    /// Refuses a disk that says itself that it cannot be fenced (REPORT CAPABILITIES, SPC-4 6.15.4). One that does not say is
+    /// found out when it is.
+    pub(super) async fn suits(&self) -> Result<()> {
+        const LEN: u16 = 8;
+        const PTPL_C: u8 = 0x01;
+        const TYPES_ARE_VALID: u8 = 0x80;
+        const EXCLUSIVE_REGISTRANTS_TYPE: u8 = 0x40;
+        let nexus = self.nexus(&mut self.patience()).await?;
+        let ask = cdb::persistent_reserve_in(cdb::REPORT_CAPABILITIES, LEN);
+        let answer = self.tell(&nexus, &ask, Data::In(LEN.into())).await?;
+        let ClaimAnswer::Good(told) = answer else {
+            return Ok(());
+        };
+        let [_, _, can, says, types, ..] = told[..] else {
+            return Ok(());
+        };
+        if can & PTPL_C == 0 {
+            return Err(lacks(LASTING, "it says that it has no APTPL"));
+        }
+        if says & TYPES_ARE_VALID != 0 && types & EXCLUSIVE_REGISTRANTS_TYPE == 0 {
+            let why = "it says that it has no such reservation";
+            return Err(lacks("Exclusive Access, Registrants Only", why));
+        }
+        Ok(())
+    }
+
     /// Registers `key` for every session.
     async fn register_all(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         // Sessions that log in before the fence is made are taken in after it.
@@ -94,10 +123,7 @@ impl RemoteUnit {
         match self.reserve_out(nexus, out).await? {
             ClaimAnswer::Good(_) => Ok(FenceAnswer::Good),
             ClaimAnswer::Conflict => Ok(FenceAnswer::Conflict),
-            ClaimAnswer::Refused(why) => Err(lacks(
-                "persistent reservations that outlive a power cut (APTPL), with PREEMPT AND ABORT",
-                &why,
-            )),
+            ClaimAnswer::Refused(why) => Err(lacks(LASTING, &why)),
         }
     }
 
@@ -184,6 +210,6 @@ fn not_taken_in() -> Error {
 }
 
 fn lacks(what: &str, why: &str) -> Error {
-    let message = format!("a copy of a mirror needs {what}, and its target refused that: {why}");
+    let message = format!("a copy of a mirror needs {what}, which its target has not: {why}");
     Error::new(ErrorKind::Configuration, message)
 }

@@ -115,6 +115,12 @@ impl Copy {
         Ok(self.looks.get().expect("it was just set"))
     }
 
+    /// Refuses it if it says itself that it cannot be a copy.
+    pub(super) async fn suits(&self) -> Result<()> {
+        let told = self.volume.member(Order::Suits).await;
+        told.map(drop).map_err(|error| self.blame(error))
+    }
+
     /// Where the metadata ends.
     pub(super) fn end_bytes(&self) -> u64 {
         let len_bytes = self.looks.get().map_or(0, |looks| looks.len_bytes);

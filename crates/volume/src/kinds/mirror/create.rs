@@ -50,6 +50,7 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     let header = |place| Header::new(new.mirror, CopyId::new(place), data_bytes, block_bytes);
     for (place, copy) in copies.iter().enumerate() {
         copy.check(&header(place))?;
+        copy.suits().await?;
     }
     if !new.force {
         check_all_blank(copies, data_bytes, new.from).await?;

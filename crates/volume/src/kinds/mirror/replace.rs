@@ -81,6 +81,7 @@ pub(super) async fn replace(
 pub(super) async fn look_at_new(new: &Copy, header: &Header) -> Result<Option<Header>> {
     new.ask_looks().await?;
     new.check(header)?;
+    new.suits().await?;
     let found = new.look().await.ok();
     let is_other = |found: Header| found.mirror == header.mirror && found.copy != header.copy;
     if found.is_some_and(is_other) {

@@ -264,7 +264,7 @@ impl Volume for Stripe {
                 Order::Read(at) => self.read_block(at, Order::Read).await,
                 Order::Peek(at) => self.read_block(at, Order::Peek).await,
                 // It is no more than each of its children is.
-                Order::Prove | Order::Look | Order::Renew => {
+                Order::Prove | Order::Look | Order::Suits | Order::Renew => {
                     self.state.check_claim()?;
                     self.ask_all(&order).await?;
                     fallback::member(self, order).await
