@@ -165,6 +165,7 @@ impl Driver {
         if self.machine(|it| it.record().in_sync) == copy.into() {
             return Err(old.refuse(ONLY_IN_SYNC));
         }
+        self.ask_register().await?;
         old.next.replace(Some(new.clone()));
         let why = Error::new(ErrorKind::Configuration, "another disk takes its place");
         self.give_up((copy, &old), &why);

@@ -43,6 +43,21 @@ impl Driver {
         }
     }
 
+    /// Refuses to let a copy leave that works while the register cannot take it out: all requests would wait for that.
+    pub(in super::super) async fn ask_register(&self) -> Result<()> {
+        let (register, limit) = (self.register.describe(), self.limits.copy);
+        let why = match time::timeout(limit, self.register.read()).await {
+            Some(Ok(Some(_))) => return Ok(()),
+            Some(Ok(None)) => "it has no record of this mirror".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => format!("it has not answered within {:?}", time::brief(limit)),
+        };
+        let message = format!(
+            "{register} has to take the copy out of the set, and cannot; apply this again when it is back: {why}"
+        );
+        Err(Error::new(ErrorKind::Unreachable, message))
+    }
+
     /// What the register holds after `swap`.
     ///
     /// # Errors

@@ -39,6 +39,40 @@ async fn write(volume: &SharedVolume, at: u64, byte: u8) {
     written.expect("one copy at least is there");
 }
 
+/// Without its register a mirror goes on as it is, and no copy can leave it.
+#[test]
+fn a_copy_stays_in_use_while_the_register_cannot_take_it_out() {
+    on_a_machine(12, async |host| {
+        let text = text("3MiB", "write-through");
+        let other = text.replace("path = \"b\"", "path = \"c\"");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        write(&volume, 8192, 6).await;
+        let register = format!("{STATE}/mirror-{}.register", NEW.uuid);
+        let record = host.read_file(&register).expect("a register");
+        host.remove_file(&register);
+        let refused = changed(&mut graph, &text, &other).await;
+        let refused = refused.expect_err("nothing can take it out");
+        assert!(
+            refused.contains("has no record of this mirror"),
+            "{refused}"
+        );
+        let began = engine::time::now();
+        write(&volume, 8192, 7).await;
+        let took = engine::time::now() - began;
+        assert!(took < engine::Duration::from_secs(1), "{took:?}");
+        assert!(status(&graph).is_in_sync());
+        host.put_file(&register, &record);
+        changed(&mut graph, &text, &other)
+            .await
+            .expect("it is back");
+        in_sync(&graph).await;
+        drop((tree, volume));
+        assert_eq!(graph.close().await, [""; 0]);
+    });
+}
+
 #[test]
 fn a_blank_disk_takes_the_place_of_a_copy_while_the_mirror_is_used() {
     on_a_machine(12, async |host| {
@@ -330,21 +364,17 @@ fn a_register_that_is_gone_is_told_as_soon_as_it_is_missed() {
         let register = host.read_file(&path).expect("it has a register");
         assert_eq!(status(&graph).register_trouble, None);
         host.remove_file(&path);
-        let other = text.replace("path = \"b\"", "path = \"c\"");
-        let refused = changed(&mut graph, &text, &other).await;
-        let refused = refused.expect_err("the old copy cannot leave");
-        assert!(
-            refused.contains("the register does not take it out"),
-            "{refused}"
-        );
+        host.add_fault(InjectedFault {
+            path: Some("/srv/b".into()),
+            ..InjectedFault::new(FaultKind::Write, libc::EIO)
+        });
+        let refused = volume.write(1 << 20, block(1), Durability::Fua).await;
+        let refused = refused.expect_err("b has failed, and stays").to_string();
+        assert!(refused.contains(&path), "{refused}");
         let seen = status(&graph);
         let trouble = seen.register_trouble.as_deref().unwrap_or_default();
         assert!(trouble.contains(&path), "{seen:?}");
         assert_eq!(seen.copies[1].state(), "in trouble");
-        host.put_file("/srv/b", &[]);
-        let refused = volume.read(1 << 20, 4096).await;
-        let refused = refused.expect_err("b has failed, and stays").to_string();
-        assert!(refused.contains(&path), "{refused}");
         host.put_file(&path, &register);
         while status(&graph).register_trouble.is_some() {
             engine::time::sleep(engine::Duration::from_millis(100)).await;
