@@ -58,6 +58,19 @@ impl RemoteUnit {
         Ok(())
     }
 
+    /// Asks a disk whose cache had appeared whether it still has one.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(super) async fn look_for_cache(&self) -> Result<()> {
+        if !self.machine.borrow().has_found_cache() {
+            return Ok(());
+        }
+        let nexus = self.nexus(&mut self.patience()).await?;
+        self.doubt_cache();
+        self.settle_cache(&nexus).await
+    }
+
     /// Asks the disk, which is known as write-protected, whether it still is. It tells of a change only with the answer to
     /// some command, and perhaps nobody sends any: the writes are refused here.
     ///

@@ -372,6 +372,7 @@ impl Volume for IscsiDisk {
                     Ok(Report::Suits)
                 }
                 Order::Renew => {
+                    self.unit.look_for_cache().await?;
                     self.unit.tell_ownership(OwnershipEvent::Looked);
                     Ok(Report::Renewed)
                 }

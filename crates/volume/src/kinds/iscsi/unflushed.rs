@@ -21,6 +21,10 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
+const HAS_CACHE: &str = "the disk had no volatile write cache when the volume was opened, and has one now, so what was \
+                         written since may not be durable: open the volume again (start sanstone again), or turn the \
+                         cache off at the target first";
+
 /// The unflushed writes of a disk.
 #[derive(Debug)]
 pub(super) struct Unflushed {
@@ -149,11 +153,12 @@ impl Unflushed {
 
     /// The disk has a volatile cache, and this volume, which was opened without one, does not flush it.
     pub(super) fn find_cache(&self) {
-        self.lost.set(
-            "the disk had no volatile write cache when the volume was opened, and has one now, so what was \
-             written since may not be durable: open the volume again (start sanstone again), or turn the \
-             cache off at the target first",
-        );
+        self.lost.set(HAS_CACHE);
+    }
+
+    /// It has none any more, and what was written while it had one is looked at by its owner.
+    pub(super) fn lose_cache(&self) {
+        self.lost.take_back(HAS_CACHE);
     }
 
     /// The failure flag that refuses writes, for other lanes.

@@ -124,6 +124,7 @@ impl RemoteUnit {
                 Action::ComeBackIn(pause) => self.tell_after(pause, Event::ComeBack),
                 Action::Recover(path) => self.recover(path),
                 Action::RefuseWrites => self.refuse_writes(),
+                Action::TakeWrites => self.unflushed.lose_cache(),
                 Action::Follow(mode) => self.follow(mode),
                 Action::EndAll => self.paths.abort(),
                 Action::Grow(len_bytes) => self.grow(len_bytes),

@@ -225,6 +225,8 @@ pub(super) enum Action {
     TellAccess(PathId),
     /// A volatile write cache has appeared that is not flushed: writes and flushes must fail.
     RefuseWrites,
+    /// It has gone again, and the disk's owner looks at all that it keeps there: writes and flushes may be done again.
+    TakeWrites,
     /// The mode parameters have changed.
     Follow(Mode),
     /// The disk has become longer: it has so many bytes now.
@@ -318,7 +320,13 @@ impl Machine {
             Event::Mode(mode) => self.modes.tell(mode, &mut actions),
             Event::Measured(geometry, events) => self.measured(geometry, events, &mut actions),
             Event::Unmeasured => self.geometry.untold(&mut actions),
-            Event::Ownership(event) => self.ownership.tell(event),
+            Event::Ownership(event) => {
+                let is_anew = matches!(event, OwnershipEvent::Looked);
+                self.ownership.tell(event);
+                if is_anew {
+                    self.modes.begin_anew(&mut actions);
+                }
+            }
             Event::Rests => self.service.rest(true),
             Event::Ends => self.service.end(&mut actions),
             Event::Held => self.service.hold(),

@@ -53,6 +53,15 @@ impl Modes {
         }
     }
 
+    /// What was written so far matters to nobody any more, as its owner looks at all of it.
+    pub(super) fn begin_anew(&mut self, actions: &mut Actions) {
+        let is_volatile = self.now.is_some_and(|mode| mode.is_volatile);
+        if self.has_found_cache && !is_volatile {
+            self.has_found_cache = false;
+            actions.push(Action::TakeWrites);
+        }
+    }
+
     fn writes_through(self) -> bool {
         self.at_first.is_some_and(|mode| !mode.is_volatile)
     }
@@ -74,6 +83,11 @@ impl Machine {
     /// What the disk says now; before it is open, what is assumed of one that does not say.
     pub(in super::super) fn mode(&self) -> Mode {
         self.modes.now.unwrap_or(Mode::UNTOLD)
+    }
+
+    /// Whether a volatile write cache has appeared that is not flushed.
+    pub(in super::super) fn has_found_cache(&self) -> bool {
+        self.modes.has_found_cache
     }
 
     /// Whether the disk was opened as one without a volatile write cache, which is not flushed.

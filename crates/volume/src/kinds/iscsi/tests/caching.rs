@@ -3,6 +3,7 @@
 use engine::{Buf, Payload, task::join_all};
 
 use super::*;
+use crate::member::Order;
 
 fn block() -> Payload {
     Buf::copy_of(&[1; 512]).into()
@@ -58,6 +59,31 @@ fn a_cache_that_a_unit_attention_tells_of_fails_writes_and_flushes() {
             assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
         }
     }
+}
+
+/// What a mirror does before it takes a copy back, which it fills then.
+#[test]
+fn a_cache_that_has_gone_again_fails_nothing_once_the_owner_looks_at_the_disk_anew() {
+    let foreign = Foreign::new(Claims::default());
+    foreign.writes_through.set(true);
+    foreign.with(async |disk, foreign| {
+        let fails = async || disk.write(0, block(), Durability::Fua).await.is_err();
+        let renew = async || disk.member(Order::Renew).await.expect("it answers");
+        foreign.writes_through.set(false);
+        foreign.answer(once(MODE_PARAMETERS_CHANGED));
+        disk.read(0, 512).await.expect("reads go on");
+        assert!(fails().await, "nothing flushes the cache");
+        renew().await;
+        assert!(fails().await, "it is still there");
+        foreign.writes_through.set(true);
+        assert!(fails().await, "nobody knows what was lost");
+        renew().await;
+        assert!(!fails().await, "it is gone");
+        foreign.writes_through.set(false);
+        foreign.drop_connections();
+        disk.read(0, 512).await.expect("reads go on");
+        assert!(fails().await, "it is there again");
+    });
 }
 
 #[test]

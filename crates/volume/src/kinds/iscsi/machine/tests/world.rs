@@ -146,6 +146,10 @@ impl World {
                     assert!(!self.has_cache, "once");
                     self.has_cache = true;
                 }
+                Action::TakeWrites => {
+                    assert!(self.has_cache && !self.told.is_volatile, "it is gone");
+                    self.has_cache = false;
+                }
                 Action::Follow(mode) => self.followed = mode,
                 Action::Grow(len_bytes) => {
                     assert!(
