@@ -388,7 +388,7 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     assert!(
         refused
             .stderr
-            .contains("\"plain\" contains no stripe or concat"),
+            .contains("\"plain\" contains no stripe, concat or mirror"),
         "{refused}"
     );
     assert!(!directory.path().join("p").exists(), "{refused}");

@@ -113,12 +113,12 @@ impl Graph {
         home: &LaneHandle,
         others: Others,
     ) -> Result<Option<Identified>, ConfigError> {
-        let node = self.volumes.find(name, &Node::named(name))?.clone();
-        let outermost = outermost(&node).ok_or_else(|| refuse_take_over(name, &node))?;
+        let (name, node) = self.with_set(name)?;
+        let outermost = outermost(&node).ok_or_else(|| refuse_take_over(&name, &node))?;
         let root = outermost.node.span.clone();
         (self.context.may_make, self.context.others) = (false, others);
         self.context.look = Some(Looked::AtAll);
-        let opened = self.children_of(name, home, &outermost).await;
+        let opened = self.children_of(&name, home, &outermost).await;
         if self.context.look.take() == Some(Looked::Hidden) {
             return Ok(None);
         }
@@ -133,19 +133,33 @@ impl Graph {
     /// Opens the volume called `name` for the new owner of its existing stripe or concat; creates no files.
     ///
     /// # Errors
-    /// When it is not a stripe or concat, or cannot be opened.
+    /// When it contains none, or cannot be opened.
     pub async fn take_over(
         &mut self,
         name: &str,
         home: &LaneHandle,
         others: Others,
     ) -> Result<Tree, ConfigError> {
-        let node = self.volumes.find(name, &Node::named(name))?;
-        if outermost(node).is_none() {
-            return Err(refuse_take_over(name, node));
-        }
+        self.with_set(name)?;
         (self.context.may_make, self.context.others) = (false, others);
         self.open(name, home).await
+    }
+
+    /// The volume called `name`, or the one below its layers, that contains a stripe, concat or mirror.
+    fn with_set(&self, name: &str) -> Result<(String, Node), ConfigError> {
+        let asked = self.volumes.find(name, &Node::named(name))?;
+        let refused = || refuse_take_over(name, asked);
+        let (mut name, mut node) = (name.to_owned(), asked);
+        while outermost(node).is_none() {
+            let below = node.all().into_iter().find_map(|node| match &node.what {
+                NodeForm::Named(below) => Some((below.clone(), node)),
+                NodeForm::Inline(_) => None,
+            });
+            let (below, reference) = below.ok_or_else(refused)?;
+            node = self.volumes.find(&below, reference)?;
+            name = below;
+        }
+        Ok((name, node.clone()))
     }
 
     /// Refuses to create the volume called `name` if it, or what it is made of, could never be served.
@@ -222,7 +236,7 @@ fn outermost(node: &Node) -> Option<Outermost<'_>> {
 
 fn refuse_take_over(name: &str, node: &Node) -> ConfigError {
     let message = format!(
-        "volume \"{name}\" contains no stripe or concat: only these have an owner to take over \
+        "volume \"{name}\" contains no stripe, concat or mirror: only these have an owner to take over \
          from"
     );
     ConfigError::new(node.span.clone(), message)

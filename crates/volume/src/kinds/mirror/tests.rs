@@ -587,9 +587,14 @@ fn without_its_register_it_is_refused_until_it_is_taken_over() {
             .err()
             .expect("no register");
         assert!(refused.contains("volume take-over"), "{refused}");
-        let mut taking = graph(&text);
+        // By the name of what is served, a layer of its own.
+        let layered = format!("{text}\ntop.throttle = {{ rate = \"40Gbit/s\", of = \"db\" }}");
+        let mut taking = graph(&layered);
         let others = crate::claim::Others::Fence;
-        let tree = taking.take_over("db", &host.lane(0), others).await;
+        let looked = taking.identify("top", &host.lane(0), others).await;
+        let found = looked.expect("it is there").expect("its copies tell");
+        assert_eq!(found.uuid, NEW.uuid);
+        let tree = taking.take_over("top", &host.lane(0), others).await;
         drop(tree.expect("both copies are there"));
         drop(taking);
         let mut next = graph(&text);
