@@ -119,10 +119,20 @@ impl RemoteUnit {
         self.reserve_step(nexus, register).await
     }
 
+    fn is_protected(&self) -> bool {
+        let facts = self.facts.get();
+        facts.is_some_and(|facts| facts.shape.read_only.is_on())
+    }
+
     async fn reserve_step(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<FenceAnswer> {
         match self.reserve_out(nexus, out).await? {
             ClaimAnswer::Good(_) => Ok(FenceAnswer::Good),
             ClaimAnswer::Conflict => Ok(FenceAnswer::Conflict),
+            ClaimAnswer::Refused(_) if self.is_protected() => {
+                let message =
+                    "it is write-protected at its target, and a copy of a mirror is written";
+                Err(Error::new(ErrorKind::ReadOnly, message))
+            }
             ClaimAnswer::Refused(why) => Err(lacks(LASTING, &why)),
         }
     }

@@ -22,6 +22,9 @@ use crate::{
     member::{Looks, Order, Report},
 };
 
+const NO_COMPARE: &str = "its target has no COMPARE AND WRITE, without which two owners could both believe that they have the \
+                          mirror: use a LUN of Sanstone or LIO";
+
 /// What a mirror has of the LUN, in bytes: no block of a disk is larger.
 const SLOT_BYTES: usize = 4096;
 /// All slots, in bytes.
@@ -104,10 +107,7 @@ impl LunRegister {
             return Err(self.refuse("it has not told what it is"));
         };
         if looks.compare_and_write_max_bytes == 0 {
-            return Err(self.refuse(
-                "its target has no COMPARE AND WRITE, without which two owners could both believe that they have the mirror: \
-                 use a LUN of Sanstone or LIO",
-            ));
+            return Err(self.refuse(NO_COMPARE));
         }
         if looks.volatile_cache {
             return Err(self.refuse(
@@ -234,12 +234,18 @@ impl LunRegister {
                 (None, Some(blank)) => (blank, vec![0; RECORD_BYTES]),
                 (None, None) => {
                     return Err(self.refuse(format_args!(
-                        "all of its {} slots are taken",
+                        "all of its {} slots are taken, also by mirrors that were made anew with --force: use another disk",
                         AREA_BYTES / SLOT_BYTES as u64
                     )));
                 }
             };
-            if self.compare(at, &held, &sector).await? {
+            let is_begun = self.compare(at, &held, &sector).await;
+            // It says that it has the command, and has not (tgt).
+            let is_begun = is_begun.map_err(|error| match error.kind() {
+                ErrorKind::Protocol => self.refuse(format_args!("{NO_COMPARE} ({error})")),
+                _ => error,
+            });
+            if is_begun? {
                 self.slot.set(Some(at));
                 return Ok(());
             }
