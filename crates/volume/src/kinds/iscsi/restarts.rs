@@ -69,12 +69,12 @@ impl RemoteUnit {
         }
         let path = self.paths.path(nexus.path());
         let is_first = path.last().is_none();
-        if self.is_told_by_another().await {
+        // Asked again each time: writes may be acknowledged while the others are asked.
+        let matters = || self.unflushed.at_stake().is_some() || is_watched;
+        if self.is_told_by_another(matters).await {
             return;
         }
-        // Only now: writes may have been acknowledged while the others were asked.
-        let matters = self.unflushed.at_stake().is_some() || is_watched;
-        if is_first && matters && self.is_old_news(path, nexus).await {
+        if is_first && matters() && self.is_old_news(path, nexus).await {
             return;
         }
         match has_restarted {
@@ -83,9 +83,9 @@ impl RemoteUnit {
         }
     }
 
-    /// Whether a nexus in use has reported whatever it has to report. A slow one is waited for until it answers or is lost,
-    /// as nobody else may know.
-    async fn is_told_by_another(&self) -> bool {
+    /// Whether a nexus in use has reported whatever it has to report. Where it `matters`, a slow one is waited for until it
+    /// answers or is lost, as nobody else may know.
+    async fn is_told_by_another(&self, matters: impl Fn() -> bool) -> bool {
         let (mut asked, mut slow) = (Vec::new(), Vec::new());
         loop {
             // One that goes into use while others are asked may be the only one that answers.
@@ -97,7 +97,7 @@ impl RemoteUnit {
                     slow.extend(in_time.is_none().then_some(answer));
                     in_time == Some(true)
                 }
-                None => match slow.pop() {
+                None => match slow.pop().filter(|_| matters()) {
                     Some(answer) => answer.await,
                     None => return false,
                 },

@@ -2,7 +2,8 @@
 //! set, by a unit attention, which answers the first command that comes after the event; so what was sent before that one and
 //! is not answered may never be (SAM-5 5.14; TAS = 0, SPC-4 7.5.8). But it may as well be under way: a target that takes up a
 //! write only once it has its data (tgt) answers a later command first. So the target is asked to abort them (ABORT TASK, RFC
-//! 7143 §11.5.1): whatever it answers, nothing of them happens after that, and they can be sent again.
+//! 7143 §11.5.1): once it has, or knows of no such command any more, nothing of them happens, and they can be sent again. Where it
+//! cannot, they wait as if nothing had been told.
 
 use std::collections::VecDeque;
 

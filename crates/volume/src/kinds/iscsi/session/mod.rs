@@ -103,6 +103,7 @@ pub(super) struct Session {
     port: Cell<Port>,
     /// The result of SendTargets, until the caller has taken it.
     found: RefCell<Option<Result<Vec<TargetRecord>>>>,
+    /// What the target may have aborted without an answer.
     aborts: RefCell<Aborts>,
     /// The response to our task management function.
     answered: Cell<Option<(TaskId, u8)>>,
