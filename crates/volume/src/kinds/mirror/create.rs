@@ -55,6 +55,7 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     if !new.force {
         check_all_blank(copies, data_bytes, new.from).await?;
     }
+    let former = former_mirror(copies).await;
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
     let mut record = Record::first(new.mirror, copies.len(), u64::from_le_bytes(nonce));
@@ -80,7 +81,24 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
             return Err(copy.refuse("it is the same disk as another copy; give each copy its own"));
         }
     }
+    if let Some(former) = former.filter(|it| *it != new.mirror) {
+        if let Err(error) = new.register.of(former).end().await {
+            tracing::warn!(%error, "the record of the mirror that the copies belonged to before is still there");
+        }
+    }
     Ok(())
+}
+
+/// The mirror whose copies all of these are so far.
+async fn former_mirror(copies: &[Copy]) -> Option<Uuid> {
+    let mut former = None;
+    for copy in copies {
+        let found = copy.look().await.ok()?.mirror;
+        if *former.get_or_insert(found) != found {
+            return None;
+        }
+    }
+    former
 }
 
 /// The length of the data, which every copy has room for.

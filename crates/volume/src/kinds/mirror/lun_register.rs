@@ -234,7 +234,7 @@ impl LunRegister {
                 (None, Some(blank)) => (blank, vec![0; RECORD_BYTES]),
                 (None, None) => {
                     return Err(self.refuse(format_args!(
-                        "all of its {} slots are taken, also by mirrors that were made anew with --force: use another disk",
+                        "all of its {} slots are taken: use another disk",
                         AREA_BYTES / SLOT_BYTES as u64
                     )));
                 }
@@ -247,6 +247,23 @@ impl LunRegister {
             });
             if is_begun? {
                 self.slot.set(Some(at));
+                return Ok(());
+            }
+        }
+        Err(self.is_changing())
+    }
+
+    async fn end_record(&self) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            let Some(at) = self.slot().await? else {
+                return Ok(());
+            };
+            let held = self.settled(at).await?;
+            // A slot that another mirror has taken meanwhile is that one's.
+            let is_ended = held.mirror != self.mirror
+                || self.compare(at, &held.encode(), &[0; RECORD_BYTES]).await?;
+            if is_ended {
+                self.slot.set(None);
                 return Ok(());
             }
         }
@@ -265,6 +282,10 @@ impl Register for LunRegister {
 
     fn begin(&self, record: Record) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.begin_with(record))
+    }
+
+    fn end(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.end_record())
     }
 
     fn is_shared(&self) -> bool {
@@ -378,6 +399,29 @@ mod tests {
             again.begin(record(3, 7).next(8)).await.expect("its own");
             let read = register(&volume, 3).read().await.expect("it is read");
             assert_eq!(read, Some(record(3, 7).next(8)));
+        });
+    }
+
+    #[test]
+    fn the_slot_of_a_mirror_that_has_ended_is_the_next_ones() {
+        on_lane(async {
+            let volume = lun();
+            let [one, two, three] = [1, 2, 3].map(|mirror| register(&volume, mirror));
+            one.end().await.expect("it has none");
+            one.begin(record(1, 7)).await.expect("a slot");
+            two.begin(record(2, 7)).await.expect("a slot");
+            let again = register(&volume, 1);
+            again.end().await.expect("it is its own");
+            three.begin(record(3, 7)).await.expect("a slot");
+            assert_eq!(three.slot.get(), one.slot.get());
+            let swapped = one.swap(Swap::new(record(1, 7), record(1, 7).next(8)));
+            let found = swapped.await.expect("an answer");
+            assert_eq!(found, record(3, 7), "whose that is tells whoever asked");
+            one.end().await.expect("it has none any more");
+            for (register, mirror) in [(two, 2), (three, 3)] {
+                let read = register.read().await.expect("it is read");
+                assert_eq!(read, Some(record(mirror, 7)));
+            }
         });
     }
 

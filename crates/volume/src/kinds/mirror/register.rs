@@ -30,6 +30,9 @@ pub(super) trait Register {
     /// Stores the first record that this register has of the mirror.
     fn begin(&self, record: Record) -> LaneFuture<'_, Result<()>>;
 
+    /// Gives up the record, if there is one, and the room that it takes from those of others.
+    fn end(&self) -> LaneFuture<'_, Result<()>>;
+
     /// Whether other nodes reach it too, so that its record is the newest there is, whoever has written it.
     fn is_shared(&self) -> bool;
 
@@ -113,6 +116,11 @@ impl Register for StateRegister {
 
     fn begin(&self, record: Record) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.aside(move |path| store::replace(path, &record.encode())))
+    }
+
+    /// Its file is in nobody's way.
+    fn end(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
     }
 
     fn is_shared(&self) -> bool {
