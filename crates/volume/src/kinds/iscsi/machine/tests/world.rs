@@ -584,18 +584,7 @@ impl World {
                 self.holds -= 1;
                 self.tell(Event::LetGo);
             }
-            3 => {
-                self.told = Mode {
-                    is_volatile: self.dice.one_in(100),
-                    is_protected: self.dice.coin(),
-                    takes_fua: self.dice.coin(),
-                };
-                self.tell(Event::Mode(self.told));
-                assert!(
-                    self.has_cache || !self.told.is_volatile,
-                    "it is not flushed"
-                );
-            }
+            3 => self.change_mode(),
             _ if self.dice.one_in(1000) => {
                 self.tell(Event::Ends);
             }

@@ -30,6 +30,20 @@ impl World {
         assert_eq!(self.driven.machine.is_open(subject), is_newer);
     }
 
+    /// The target says other mode parameters.
+    pub(super) fn change_mode(&mut self) {
+        self.told = Mode {
+            is_volatile: self.dice.one_in(100),
+            is_protected: self.dice.coin(),
+            takes_fua: self.dice.coin(),
+        };
+        self.tell(Event::Mode(self.told));
+        assert!(
+            self.has_cache || !self.told.is_volatile,
+            "it is not flushed"
+        );
+    }
+
     /// The target says what geometry the disk has, or does not.
     pub(super) fn measure(&mut self) {
         self.tell(Event::Doubted(Subject::Capacity));
@@ -100,7 +114,10 @@ impl World {
             OwnershipEvent::StartedAgain => self.restarted(),
             OwnershipEvent::Looked | OwnershipEvent::ClaimBegins | OwnershipEvent::ClaimEnds => {}
         }
+        let looks = matches!(event, OwnershipEvent::Looked);
         self.tell(Event::Ownership(event));
+        let is_forgotten = !self.has_cache || self.told.is_volatile;
+        assert!(!looks || is_forgotten, "a cache that has gone again");
     }
 
     pub(super) fn check_disk(&self) {
