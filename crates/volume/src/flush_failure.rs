@@ -1,5 +1,6 @@
 //! The sticky failure of a flush: what was written before it may be lost, although everything below considers it
-//! clean. From then on flushes fail and writes are refused, until the volume is reopened.
+//! clean. From then on flushes fail and writes are refused, until the volume is reopened, or the failure is taken back by
+//! whoever looks at all that was written.
 
 use std::sync::{
     Mutex, PoisonError,

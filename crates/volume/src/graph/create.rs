@@ -114,7 +114,7 @@ impl Graph {
         others: Others,
     ) -> Result<Option<Identified>, ConfigError> {
         let (name, node) = self.with_set(name)?;
-        let outermost = outermost(&node).ok_or_else(|| refuse_take_over(&name, &node))?;
+        let outermost = outermost(&node).expect("it has a set");
         let root = outermost.node.span.clone();
         (self.context.may_make, self.context.others) = (false, others);
         self.context.look = Some(Looked::AtAll);

@@ -39,15 +39,21 @@ async fn write(volume: &SharedVolume, at: u64, byte: u8) {
     written.expect("one copy at least is there");
 }
 
+/// A mirror of `a` and `b` that is used, with its configuration and one with `c` in the place of `b`.
+async fn in_use(host: &Host) -> (Graph, Tree, SharedVolume, [String; 2]) {
+    let text = text("3MiB", "write-through");
+    let other = text.replace("path = \"b\"", "path = \"c\"");
+    create(host, &text, &NEW).await.expect("blank files");
+    let mut graph = graph(&text);
+    let (tree, volume) = open(&mut graph, host).await.expect("it opens");
+    (graph, tree, volume, [text, other])
+}
+
 /// Without its register a mirror goes on as it is, and no copy can leave it.
 #[test]
 fn a_copy_stays_in_use_while_the_register_cannot_take_it_out() {
     on_a_machine(12, async |host| {
-        let text = text("3MiB", "write-through");
-        let other = text.replace("path = \"b\"", "path = \"c\"");
-        create(&host, &text, &NEW).await.expect("blank files");
-        let mut graph = graph(&text);
-        let (tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        let (mut graph, tree, volume, [text, other]) = in_use(&host).await;
         write(&volume, 8192, 6).await;
         let register = format!("{STATE}/mirror-{}.register", NEW.uuid);
         let record = host.read_file(&register).expect("a register");
@@ -76,11 +82,7 @@ fn a_copy_stays_in_use_while_the_register_cannot_take_it_out() {
 #[test]
 fn a_blank_disk_takes_the_place_of_a_copy_while_the_mirror_is_used() {
     on_a_machine(12, async |host| {
-        let text = text("3MiB", "write-through");
-        let other = text.replace("path = \"b\"", "path = \"c\"");
-        create(&host, &text, &NEW).await.expect("blank files");
-        let mut graph = graph(&text);
-        let (tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        let (mut graph, tree, volume, [text, other]) = in_use(&host).await;
         write(&volume, 8192, 6).await;
         let writing = {
             let volume = volume.clone();
@@ -188,11 +190,7 @@ fn what_else_changes_beside_an_exchange_is_neither_lost_nor_let_in() {
 #[test]
 fn an_exchange_that_is_taken_back_costs_what_was_written_meanwhile() {
     on_a_machine(14, async |host| {
-        let text = text("3MiB", "write-through");
-        let other = text.replace("path = \"b\"", "path = \"c\"");
-        create(&host, &text, &NEW).await.expect("blank files");
-        let mut graph = graph(&text);
-        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        let (mut graph, _tree, volume, [text, other]) = in_use(&host).await;
         let [was, is]: [Volumes; 2] =
             [&text, &other].map(|text| toml::from_str(text).expect("it parses"));
         let changes = was.changes(&is, "db", &BTreeSet::from(["db".to_owned()]));
