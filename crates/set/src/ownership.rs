@@ -126,6 +126,7 @@ impl<P: Policy> Ownership<P> {
             return None;
         }
         self.asked = self.next();
+        self.check();
         self.asked
     }
 
@@ -286,8 +287,10 @@ impl<P: Policy> Ownership<P> {
     /// Gives up a member that was added, if this is one that has not joined. Returns whether it is.
     pub fn withdraw(&mut self, member: usize) -> bool {
         let member = &mut self.members[member];
-        member.is_missing |= member.is_added;
-        member.is_added
+        let is_added = member.is_added;
+        member.is_missing |= is_added;
+        self.check();
+        is_added
     }
 
     /// Whether this member was added, and has not joined.
@@ -299,6 +302,7 @@ impl<P: Policy> Ownership<P> {
     pub fn prove(&mut self, member: usize, at_ns: u64) {
         let proved_ns = &mut self.members[member].proved_ns;
         *proved_ns = (*proved_ns).max(Some(at_ns));
+        self.check();
     }
 
     /// The oldest of the last proofs of all members; `None`: none needs any.
