@@ -112,11 +112,10 @@ impl<P: Policy> Ownership<P> {
         }
     }
 
-    /// The same for members that may be of any age: those of a new set, or those that the user insists on.
-    #[must_use]
-    pub fn accepting_older(mut self, accepts: bool) -> Self {
+    /// Whether members may be of any age: those of a new set, or those that the user insists on.
+    pub fn accept_older(&mut self, accepts: bool) {
         self.accepts_older = accepts;
-        self
+        self.check();
     }
 
     /// The next order, and the member that it is for. `None` while one is under way, while the set is owned, and when
@@ -208,8 +207,11 @@ impl<P: Policy> Ownership<P> {
             (MemberOrder::Release, OrderReport::Released | OrderReport::Failed) => {
                 member.is_taken = false
             }
-            (MemberOrder::Take | MemberOrder::Label(_), OrderReport::Failed) => {
-                self.miss(at, OwnershipEnd::Refused(at))
+            (MemberOrder::Take, OrderReport::Failed) => self.miss(at, OwnershipEnd::Refused(at)),
+            (MemberOrder::Label(generation), OrderReport::Failed) => {
+                // It may be written all the same.
+                member.generation = Some(generation);
+                self.miss(at, OwnershipEnd::Refused(at));
             }
             (order, report) => panic!("{report:?} is no answer to {order:?}"),
         }
@@ -303,6 +305,15 @@ impl<P: Policy> Ownership<P> {
         let proved_ns = &mut self.members[member].proved_ns;
         *proved_ns = (*proved_ns).max(Some(at_ns));
         self.check();
+    }
+
+    /// What the label of this member says, or is to say by the order that is under way. `None`: it has none, or was not
+    /// taken yet.
+    pub fn generation(&self, member: usize) -> Option<Generation> {
+        match self.asked {
+            Some((at, MemberOrder::Label(generation))) if at == member => Some(generation),
+            _ => self.members[member].generation,
+        }
     }
 
     /// The oldest of the last proofs of all members; `None`: none needs any.

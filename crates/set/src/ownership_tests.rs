@@ -13,7 +13,8 @@ struct Disk {
 
 /// Claims `disks`, stopping dead after `orders` orders. Returns the machine.
 fn claim(disks: &mut [Disk], orders: usize, accepts_older: bool) -> Ownership<All> {
-    let mut ownership = Ownership::new(All, disks.len()).accepting_older(accepts_older);
+    let mut ownership = Ownership::new(All, disks.len());
+    ownership.accept_older(accepts_older);
     for _ in 0..orders {
         let Some((at, order)) = ownership.select() else {
             break;
@@ -121,7 +122,11 @@ fn a_label_that_cannot_be_written_ends_the_claim_and_all_are_released() {
         complete: 0,
     };
     assert_eq!((at, order), (0, MemberOrder::Label(raised)));
+    assert_eq!(ownership.generation(0), Some(raised), "it is to say that");
     ownership.apply(OrderReport::Failed);
+    let says = [0, 1].map(|at| ownership.generation(at));
+    let before = Generation::default();
+    assert_eq!(says, [Some(raised), Some(before)], "it may say that");
     assert_eq!(ownership.end(), Some(OwnershipEnd::Refused(0)));
     let released: Vec<_> = std::iter::from_fn(|| {
         let next = ownership.select();

@@ -83,8 +83,8 @@ struct ShownClaim {
 
 struct ClaimState {
     ownership: Ownership<All>,
-    /// By child: what its label says, or is to say next.
-    generations: Vec<Generation>,
+    /// By child: what its label said before it was taken; `ownership` is told when it is.
+    found: Vec<Generation>,
     /// By child: see [`Claim`].
     not_joined: Vec<Arc<OnceLock<Error>>>,
 }
@@ -100,8 +100,8 @@ impl SetClaim {
         others: Others,
         since_unix_s: u64,
     ) -> Result<SetClaim> {
-        let ownership = Ownership::new(All, children);
-        let ownership = ownership.accepting_older(others == Others::Overrule);
+        let mut ownership = Ownership::new(All, children);
+        ownership.accept_older(others == Others::Overrule);
         let mut nonce = [0; 16];
         engine::random::fill(&mut nonce).map_err(|error| {
             let message = format!("cannot generate random bytes for a claim: {error}");
@@ -120,7 +120,7 @@ impl SetClaim {
             proved_ns: AtomicU64::new(NEEDS_NO_PROOF),
             state: Mutex::new(ClaimState {
                 ownership,
-                generations: vec![Generation::default(); children],
+                found: vec![Generation::default(); children],
                 not_joined: (0..children).map(|_| Arc::default()).collect(),
             }),
         })))
@@ -170,8 +170,7 @@ impl SetClaim {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
             let state = shared.state.get_mut();
             let state = state.unwrap_or_else(PoisonError::into_inner);
-            let children = state.generations.len();
-            state.ownership = Ownership::new(All, children).accepting_older(true);
+            state.ownership.accept_older(true);
         }
         self
     }
@@ -199,7 +198,7 @@ impl SetClaim {
         }
         let first = state.ownership.add(children);
         let all = first + children;
-        state.generations.resize(all, Generation::default());
+        state.found.resize(all, Generation::default());
         state.not_joined.resize_with(all, Arc::default);
         Ok(first)
     }
@@ -221,12 +220,7 @@ impl SetClaim {
 
     /// The next child to be asked, and what.
     pub(crate) fn select(&self) -> Option<(usize, set::MemberOrder)> {
-        let mut state = self.0.state();
-        let next = state.ownership.select();
-        if let Some((child, set::MemberOrder::Label(generation))) = next {
-            state.generations[child] = generation;
-        }
-        next
+        self.0.state().ownership.select()
     }
 
     /// The answer of the child that was asked last.
@@ -362,7 +356,7 @@ impl Claim {
     /// `is_locked`: the child is a file that no other process on this machine can have open.
     pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> LabelStanding {
         let (shared, found) = (&self.set.0, Label::decode(block));
-        shared.state().generations[self.child] = found.generation();
+        shared.state().found[self.child] = found.generation();
         let standing = shared.owner.standing();
         let claimant = Claimant {
             owner: shared.owner.uuid(),
@@ -378,9 +372,11 @@ impl Claim {
         }
     }
 
-    /// How far the child has come.
+    /// How far the child has come: what its label says, or is to say next.
     pub(crate) fn generation(&self) -> Generation {
-        self.set.0.state().generations[self.child]
+        let state = self.set.0.state();
+        let known = state.ownership.generation(self.child);
+        known.unwrap_or(state.found[self.child])
     }
 
     /// Whether `block`, read from the label's place, is this claim's own label; if not, whose it is.
