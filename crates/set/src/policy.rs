@@ -6,6 +6,12 @@ pub trait Policy {
     fn stands(&self, is_there: &[bool]) -> bool;
 }
 
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn stands(&self, is_there: &[bool]) -> bool {
+        (**self).stands(is_there)
+    }
+}
+
 /// A set that needs every member: a stripe.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct All;

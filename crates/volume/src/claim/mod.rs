@@ -12,12 +12,14 @@
 //!
 //! In which order children are claimed, which of them is an older copy, and what the loss of one means for the others
 //! decides [`set::Ownership`]. All lanes share one through [`SetClaim`], and so do the layers above that could answer from
-//! memory; a child's leaf has the [`Claim`] on that child. As soon as one child of a stripe turns out to have another
-//! owner, the whole stripe refuses all I/O for good.
+//! memory; a child's leaf has the [`Claim`] on that child. A stripe needs all children: as soon as one turns out to have
+//! another owner, the whole stripe refuses all I/O for good.
 
 mod former;
 mod owner;
 mod standing_file;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fmt,
@@ -31,7 +33,9 @@ use std::{
 
 use engine::{Buf, Instant, Payload};
 pub use set::Others;
-use set::{All, Claimant, FoundLabel, Generation, Label, Ownership, OwnershipEnd, claimant};
+use set::{
+    All, Claimant, FoundLabel, Generation, Label, Ownership, OwnershipEnd, Policy, claimant,
+};
 pub(crate) use set::{LABEL_AT, LABEL_BYTES, LabelStanding};
 use uuid::Uuid;
 
@@ -56,8 +60,9 @@ pub struct SetClaim(Arc<SharedClaim>);
 pub struct Claim {
     set: SetClaim,
     child: usize,
-    /// Why the child does not become part of the set that it was added to.
-    not_joined: Arc<OnceLock<Error>>,
+    /// Why the claim on this child alone no longer stands: it was lost or closed before it was part of the set, or the set stands
+    /// without it.
+    ended: Arc<OnceLock<Error>>,
 }
 
 struct SharedClaim {
@@ -69,7 +74,7 @@ struct SharedClaim {
     may_overwrite: bool,
     /// Where other processes that have our identity see that it stands, if there may be any.
     shown: Option<ShownClaim>,
-    /// Why it no longer stands.
+    /// Why it no longer stands: set as `ownership` comes to its end, for those who ask before every request.
     ended: OnceLock<Error>,
     /// The oldest of the children's last proofs, in the lane's nanoseconds, or [`NEEDS_NO_PROOF`].
     proved_ns: AtomicU64,
@@ -82,11 +87,26 @@ struct ShownClaim {
 }
 
 struct ClaimState {
-    ownership: Ownership<All>,
-    /// By child: what its label said before it was taken; `ownership` is told when it is.
-    found: Vec<Generation>,
-    /// By child: see [`Claim`].
-    not_joined: Vec<Arc<OnceLock<Error>>>,
+    ownership: Ownership<Box<dyn Policy + Send>>,
+    children: Vec<ChildClaim>,
+}
+
+#[derive(Default)]
+struct ChildClaim {
+    /// What its label said before it was taken; `ownership` is told when it is.
+    found: Generation,
+    /// See [`Claim`].
+    ended: Arc<OnceLock<Error>>,
+}
+
+/// What the loss of a child is to its set.
+enum ChildLoss {
+    /// It was not part of the set yet.
+    NotJoined,
+    /// The set stands without it.
+    Spared,
+    /// It has ended the set.
+    Fatal,
 }
 
 impl SetClaim {
@@ -100,7 +120,17 @@ impl SetClaim {
         others: Others,
         since_unix_s: u64,
     ) -> Result<SetClaim> {
-        let mut ownership = Ownership::new(All, children);
+        Self::with_policy(Box::new(All), owner, children, others, since_unix_s)
+    }
+
+    fn with_policy(
+        policy: Box<dyn Policy + Send>,
+        owner: &Owner,
+        children: usize,
+        others: Others,
+        since_unix_s: u64,
+    ) -> Result<SetClaim> {
+        let mut ownership = Ownership::new(policy, children);
         ownership.accept_older(others == Others::Overrule);
         let mut nonce = [0; 16];
         engine::random::fill(&mut nonce).map_err(|error| {
@@ -120,8 +150,7 @@ impl SetClaim {
             proved_ns: AtomicU64::new(NEEDS_NO_PROOF),
             state: Mutex::new(ClaimState {
                 ownership,
-                found: vec![Generation::default(); children],
-                not_joined: (0..children).map(|_| Arc::default()).collect(),
+                children: (0..children).map(|_| ChildClaim::default()).collect(),
             }),
         })))
     }
@@ -180,7 +209,7 @@ impl SetClaim {
         Claim {
             set: self.clone(),
             child,
-            not_joined: self.0.state().not_joined[child].clone(),
+            ended: self.0.state().children[child].ended.clone(),
         }
     }
 
@@ -198,8 +227,7 @@ impl SetClaim {
         }
         let first = state.ownership.add(children);
         let all = first + children;
-        state.found.resize(all, Generation::default());
-        state.not_joined.resize_with(all, Arc::default);
+        state.children.resize_with(all, ChildClaim::default);
         Ok(first)
     }
 
@@ -213,8 +241,8 @@ impl SetClaim {
         if state.ownership.join(first) {
             return Ok(());
         }
-        let mut ends = state.not_joined[first..].iter();
-        let end = ends.find_map(|it| it.get().cloned());
+        let mut added = state.children[first..].iter();
+        let end = added.find_map(|it| it.ended.get().cloned());
         Err(end.unwrap_or_else(|| Error::new(ErrorKind::Claimed, "a new child is not claimed")))
     }
 
@@ -265,12 +293,12 @@ impl Claim {
         self.set.clone()
     }
 
-    /// As [`SetClaim::check`], for all children together.
+    /// As [`SetClaim::check`], for all children together; fails as well if the claim on this child alone no longer stands.
     ///
     /// # Errors
     /// As [`SetClaim::check`].
     pub fn check(&self) -> Result<()> {
-        match self.not_joined.get() {
+        match self.ended.get() {
             None => self.set.check(),
             Some(error) => Err(error.clone()),
         }
@@ -281,50 +309,65 @@ impl Claim {
         let shared = &self.set.0;
         let mut state = shared.state();
         state.ownership.prove(self.child, at.as_ns());
-        let oldest_ns = state.ownership.proved_ns();
-        let oldest_ns = oldest_ns.unwrap_or(NEEDS_NO_PROOF);
-        shared.proved_ns.store(oldest_ns, Relaxed);
+        shared.publish_proof(&state);
     }
 
-    /// Records that another owner has taken over, which ends all I/O, unless the child is yet to join; logs it once.
+    /// Records that another owner has taken over, which ends all I/O, unless the child is yet to join or the set stands without
+    /// it; logs it once.
     pub(crate) fn lose(&self, child: impl fmt::Display, by: &str) -> Error {
-        let shared = &self.set.0;
-        let is_added = {
-            let mut state = shared.state();
-            state.ownership.lose(self.child);
-            state.ownership.is_added(self.child)
+        let loss = self.record_loss();
+        let fate = match loss {
+            ChildLoss::NotJoined => " before it was part of a volume",
+            ChildLoss::Spared => ": this volume goes on without it",
+            ChildLoss::Fatal => {
+                ": this volume now refuses all I/O; stop this daemon, or restart it after the other owner has stopped"
+            }
         };
-        if is_added {
-            let message = format!("{child} was taken over by {by} before it was part of a volume");
-            let error = Error::new(ErrorKind::Preempted, message);
-            return self.not_joined.get_or_init(|| error).clone();
-        }
-        let error = Error::new(
-            ErrorKind::Preempted,
-            format!(
-                "{child} was taken over by {by}: this volume now refuses all I/O; stop this \
-                 daemon, or restart it after the other owner has stopped"
-            ),
-        );
-        if shared.ended.set(error.clone()).is_ok() {
+        let message = format!("{child} was taken over by {by}{fate}");
+        let error = Error::new(ErrorKind::Preempted, message);
+        let ended = self.ended_by(&loss);
+        if ended.set(error.clone()).is_ok() && !matches!(loss, ChildLoss::NotJoined) {
             tracing::error!("{error}");
         }
-        shared.ended.get().cloned().unwrap_or(error)
+        ended.get().cloned().unwrap_or(error)
     }
 
-    /// The claim does not stand any more, for a reason that says so, and that was logged.
+    /// The claim on this child does not stand any more, for a reason that says so, and that was logged.
     pub(crate) fn end(&self, why: Error) {
-        let shared = &self.set.0;
-        shared.state().ownership.lose(self.child);
-        let _ = shared.ended.set(why);
+        let loss = self.record_loss();
+        let _ = self.ended_by(&loss).set(why);
     }
 
-    /// Releases the claim cleanly: later requests are refused. A child that is yet to join leaves the set's claim as it is.
+    fn record_loss(&self) -> ChildLoss {
+        let shared = &self.set.0;
+        let mut state = shared.state();
+        state.ownership.lose(self.child);
+        let is_added = state.ownership.is_added(self.child);
+        match (is_added, state.ownership.end()) {
+            (true, _) => ChildLoss::NotJoined,
+            (false, Some(_)) => ChildLoss::Fatal,
+            (false, None) => {
+                shared.publish_proof(&state);
+                ChildLoss::Spared
+            }
+        }
+    }
+
+    /// What such a loss has ended.
+    fn ended_by(&self, loss: &ChildLoss) -> &OnceLock<Error> {
+        match loss {
+            ChildLoss::NotJoined | ChildLoss::Spared => &self.ended,
+            ChildLoss::Fatal => &self.set.0.ended,
+        }
+    }
+
+    /// Releases the claim cleanly: later requests are refused. A child that is yet to join, or without which the set stands, leaves
+    /// the set's claim as it is.
     pub(crate) fn close(&self) {
         let shared = &self.set.0;
         let closed = Error::new(ErrorKind::Preempted, "the volume has been closed");
-        if shared.state().ownership.withdraw(self.child) {
-            let _ = self.not_joined.set(closed);
+        if self.ended.get().is_some() || shared.state().ownership.withdraw(self.child) {
+            let _ = self.ended.set(closed);
             return;
         }
         let _ = shared.ended.set(closed);
@@ -334,7 +377,7 @@ impl Claim {
 
     /// Whether it was not taken over. Still true while it is being released, so that the label can be written.
     pub(crate) fn is_held(&self) -> bool {
-        !matches!(self.set.end(), Some(OwnershipEnd::Lost(_))) && self.not_joined.get().is_none()
+        !matches!(self.set.end(), Some(OwnershipEnd::Lost(_))) && self.ended.get().is_none()
     }
 
     pub(crate) fn others(&self) -> Others {
@@ -356,7 +399,7 @@ impl Claim {
     /// `is_locked`: the child is a file that no other process on this machine can have open.
     pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> LabelStanding {
         let (shared, found) = (&self.set.0, Label::decode(block));
-        shared.state().found[self.child] = found.generation();
+        shared.state().children[self.child].found = found.generation();
         let standing = shared.owner.standing();
         let claimant = Claimant {
             owner: shared.owner.uuid(),
@@ -376,7 +419,7 @@ impl Claim {
     pub(crate) fn generation(&self) -> Generation {
         let state = self.set.0.state();
         let known = state.ownership.generation(self.child);
-        known.unwrap_or(state.found[self.child])
+        known.unwrap_or(state.children[self.child].found)
     }
 
     /// Whether `block`, read from the label's place, is this claim's own label; if not, whose it is.
@@ -427,6 +470,12 @@ impl Claim {
 impl SharedClaim {
     fn state(&self) -> MutexGuard<'_, ClaimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish_proof(&self, state: &ClaimState) {
+        let oldest_ns = state.ownership.proved_ns();
+        let oldest_ns = oldest_ns.unwrap_or(NEEDS_NO_PROOF);
+        self.proved_ns.store(oldest_ns, Relaxed);
     }
 
     /// Whether a claim of this nonce is that of another process that has our identity.
