@@ -49,6 +49,7 @@ fn ask_all(state: &Path, asked: &AdminCall) -> Result<Applied, VerbFailure> {
         match admin::ask::<Applied>(directory, asked.clone()) {
             Ok(applied) => {
                 all.changes.extend(applied.changes);
+                all.warnings += applied.warnings;
                 all.notes.extend(applied.notes);
             }
             Err(failure) => {
@@ -75,7 +76,11 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
     };
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let file = file.transpose()?;
-    let Applied { changes, notes } = ask_all(&state, &asked)?;
+    let Applied {
+        changes,
+        warnings,
+        notes,
+    } = ask_all(&state, &asked)?;
     if let Some(mut file) = file {
         let told = Told {
             product_version: env!("CARGO_PKG_VERSION"),
@@ -90,8 +95,8 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
         log::say(format_args!("note: {note}"));
     }
     let mut text: String = changes.iter().map(|line| format!("{line}\n")).collect();
-    // What starts so is said of what is there.
-    let is_same = changes.iter().all(|line| line.starts_with('!'));
+    // A warning alone is said of what is there.
+    let is_same = warnings == changes.len();
     text += match (is_same, call.dry_run) {
         (true, _) => "nothing changes\n",
         (false, true) => "nothing was changed: this was a dry run, which opens no disk\n",

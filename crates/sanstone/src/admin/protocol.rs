@@ -61,8 +61,11 @@ pub(crate) struct Compared {
 /// What was changed, or would be in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Applied {
-    /// One line per change; empty if there is none.
+    /// One line per change and warning; empty if there is none.
     pub(crate) changes: Vec<String>,
+    /// How many of these lines are warnings. An older daemon does not say it.
+    #[serde(default)]
+    pub(crate) warnings: usize,
     /// Warnings about settings that work but may not be what was intended.
     pub(crate) notes: Vec<String>,
 }

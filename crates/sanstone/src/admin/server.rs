@@ -22,7 +22,7 @@ use std::{
 
 use engine::lane::looked;
 use node::{
-    Config, DaemonFailure, View,
+    Config, ConfigChange, DaemonFailure, View,
     description::{Node, PathSession},
     health::Verdict,
 };
@@ -76,7 +76,7 @@ type Hand<T> = Box<dyn Fn(T) -> bool + Send + Sync>;
 pub(crate) struct ApplyRequest {
     pub(crate) config: Box<Config>,
     pub(crate) is_dry_run: bool,
-    pub(crate) answer: mpsc::Sender<Result<Vec<node::ConfigChange>, DaemonFailure>>,
+    pub(crate) answer: mpsc::Sender<Result<Vec<ConfigChange>, DaemonFailure>>,
 }
 
 /// The listening socket.
@@ -357,8 +357,14 @@ fn apply(
         is_dry_run,
         answer,
     })??;
-    let changes = changes.iter().map(ToString::to_string).collect();
-    Ok(Applied { changes, notes })
+    let warnings = changes
+        .iter()
+        .filter(|it| matches!(it, ConfigChange::Warning(_)));
+    Ok(Applied {
+        warnings: warnings.count(),
+        changes: changes.iter().map(ToString::to_string).collect(),
+        notes,
+    })
 }
 
 impl From<DaemonFailure> for AdminRefusal {
