@@ -20,9 +20,23 @@ use crate::{
     state::Before,
 };
 
-/// A step before the lanes serve another configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ApplyStep {
+/// Makes the enum of the steps, and the list of them in the same order.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident,)*) => {
+        /// A step before the lanes serve another configuration.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        enum ApplyStep {
+            $($(#[$doc])* $step,)*
+        }
+
+        impl ApplyStep {
+            /// In the order in which they are taken.
+            const ALL: &[ApplyStep] = &[$(ApplyStep::$step),*];
+        }
+    };
+}
+
+steps! {
     /// The state directory, as it is, is remembered. Back: its files say again what they said.
     Remember,
     /// The graph has the new volumes. Back: the old ones.
@@ -45,21 +59,6 @@ enum ApplyStep {
     /// What changes about open volumes is prepared. Back: undone. It comes last, because a copy of a mirror that another disk
     /// replaces has left by then.
     Live,
-}
-
-impl ApplyStep {
-    const ALL: [ApplyStep; 10] = [
-        ApplyStep::Remember,
-        ApplyStep::Volumes,
-        ApplyStep::Trial,
-        ApplyStep::Open,
-        ApplyStep::Record,
-        ApplyStep::PowerOn,
-        ApplyStep::Ports,
-        ApplyStep::Units,
-        ApplyStep::Fronts,
-        ApplyStep::Live,
-    ];
 }
 
 /// The way to another configuration.
@@ -123,7 +122,7 @@ impl<'a, 'd> Steps<'a, 'd> {
     /// # Errors
     /// Why one of them failed; all have gone back.
     pub(super) async fn take(mut self) -> Result<Prepared, DaemonFailure> {
-        for step in ApplyStep::ALL {
+        for &step in ApplyStep::ALL {
             self.begun.push(step);
             if let Err(failure) = self.forward(step).await {
                 while let Some(step) = self.begun.pop() {
