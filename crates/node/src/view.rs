@@ -215,10 +215,10 @@ fn node(view: &NodeView, at: Instant, base: &Path, lost: &BTreeSet<String>) -> N
         size_bytes: shape.map(|shape| shape.len_bytes()),
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
-        space: match (view.kind, &view.place) {
-            ("file", Some(place)) => space::of(&base.join(place)),
-            _ => None,
-        },
+        space: view
+            .file
+            .as_ref()
+            .and_then(|file| space::of(&base.join(file))),
         lost_path: lost.contains(&view.path),
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.facts.get().map(|claim: &SetClaim| {

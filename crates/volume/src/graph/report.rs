@@ -1,10 +1,12 @@
 //! The trees of a graph as shown to an administrator: the type, size and request counters of each node, and the facts
 //! that its kind tells. A [`NodeView`] holds only what any thread may read, so that monitoring never involves a lane.
 
+use std::path::PathBuf;
+
 use super::Graph;
 use crate::{
     Shape,
-    kinds::{Kind, Node, NodeForm},
+    kinds::{Kind, Node, NodeForm, VolumeIdentity},
     part::Facts,
     stats::StatsHandle,
 };
@@ -20,6 +22,8 @@ pub struct NodeView {
     pub kind: &'static str,
     /// Its location: a path or a URL.
     pub place: Option<String>,
+    /// The file or block device of this machine that it is, as configured.
+    pub file: Option<PathBuf>,
     /// The memory that it may use, in bytes.
     pub memory_bytes: Option<u64>,
     /// Its shape; `None` when it is not open.
@@ -81,6 +85,10 @@ impl Graph {
             name: None,
             kind: kind.name(),
             place: kind.settings().describe(),
+            file: match kind.identity() {
+                VolumeIdentity::File(file) => Some(file.path.get_ref().clone()),
+                _ => None,
+            },
             memory_bytes: kind.memory().map(|size| size.get_ref().bytes()),
             shape: handles.get::<Shape>(&path).cloned(),
             counters: handles.get(&path).cloned().unwrap_or_default(),

@@ -127,12 +127,9 @@ impl Kind {
         self.settings().children()
     }
 
-    /// For a disk on an iSCSI target: who logs in there, and how, for people.
+    /// For a disk of another machine: who logs in there, and how, for people.
     pub fn login(&self) -> Option<String> {
-        match self {
-            Kind::Iscsi(disk) => Some(disk.login()),
-            _ => None,
-        }
+        self.settings().login()
     }
 
     /// The memory that it may use.

@@ -105,6 +105,11 @@ pub(crate) trait Settings: fmt::Debug {
         None
     }
 
+    /// For a disk of another machine: who logs in there, and how, for people.
+    fn login(&self) -> Option<String> {
+        None
+    }
+
     /// The part of the text to point at when it does not open; `None`: all of it.
     fn span(&self) -> Option<Range<usize>> {
         None

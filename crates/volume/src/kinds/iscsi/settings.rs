@@ -111,29 +111,6 @@ impl Iscsi {
         }
     }
 
-    /// Who logs in, and how, for people: `iscsi://… as iqn.…, CHAP as "db", by 10.0.1.2:3260`.
-    pub fn login(&self) -> String {
-        let name = match &self.initiator {
-            Some(name) => name.get_ref().clone(),
-            None => own_name(),
-        };
-        let user = |key: &str, account: &Option<Box<Spanned<Credentials>>>| {
-            let user = account
-                .as_ref()
-                .map(|it| it.get_ref().user.get_ref().clone());
-            user.map_or(String::new(), |user| format!(", {key} \"{user}\""))
-        };
-        let paths = self.session_settings().written().paths;
-        let paths: Vec<_> = paths.iter().map(ToString::to_string).collect();
-        format!(
-            "{} as {name}{}{}, by {}",
-            self.url.get_ref(),
-            user("CHAP as", &self.chap),
-            user("which proves to be", &self.mutual),
-            paths.join(" and ")
-        )
-    }
-
     /// The settings of the sessions and their paths.
     pub(super) fn session_settings(&self) -> SessionSettings<'_> {
         SessionSettings {
@@ -457,6 +434,29 @@ impl Settings for Iscsi {
 
     fn describe(&self) -> Option<String> {
         Some(self.url.get_ref().to_string())
+    }
+
+    /// `iscsi://… as iqn.…, CHAP as "db", by 10.0.1.2:3260`.
+    fn login(&self) -> Option<String> {
+        let name = match &self.initiator {
+            Some(name) => name.get_ref().clone(),
+            None => own_name(),
+        };
+        let user = |key: &str, account: &Option<Box<Spanned<Credentials>>>| {
+            let user = account
+                .as_ref()
+                .map(|it| it.get_ref().user.get_ref().clone());
+            user.map_or(String::new(), |user| format!(", {key} \"{user}\""))
+        };
+        let paths = self.session_settings().written().paths;
+        let paths: Vec<_> = paths.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "{} as {name}{}{}, by {}",
+            self.url.get_ref(),
+            user("CHAP as", &self.chap),
+            user("which proves to be", &self.mutual),
+            paths.join(" and ")
+        ))
     }
 
     fn span(&self) -> Option<Range<usize>> {
