@@ -1,4 +1,5 @@
-//! [`pass_on!`](crate::pass_on): what a layer passes on to the volume below exactly as it was asked.
+//! What is passed on exactly as it was asked: by a layer to the volume below ([`pass_on!`](crate::pass_on)), or from a lane to
+//! the volume's home lane (`pass_home!`).
 
 /// Inside an `impl Volume`, writes the named calls as calls of the volume below. A layer names each one, so a new
 /// call of the trait does not compile until every layer has said what becomes of it.
@@ -134,3 +135,48 @@ macro_rules! pass_on_once_there {
         }
     };
 }
+
+/// Inside an `impl Volume`, has the home lane answer the named calls. `at_home`, a method of the type, runs a request there.
+/// Payload crosses lanes as a [`Buf`](engine::Buf).
+macro_rules! pass_home {
+    ($self:ident; $($call:ident),+ $(,)?) => {
+        $($crate::pass_on::pass_home! { @$call $self })+
+    };
+    (@write $self:ident) => { $crate::pass_on::pass_home! { @data $self write -> () } };
+    (@write_atomic $self:ident) => { $crate::pass_on::pass_home! { @data $self write_atomic -> () } };
+    (@compare_and_write $self:ident) => {
+        $crate::pass_on::pass_home! { @data $self compare_and_write -> $crate::CompareOutcome }
+    };
+    (@data $self:ident $call:ident -> $output:ty) => {
+        fn $call(
+            &$self,
+            at: u64,
+            data: ::engine::Payload,
+            durability: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$output>> {
+            let data = data.into_buf();
+            $self.at_home(move |volume| async move { volume.$call(at, data.into(), durability).await })
+        }
+    };
+    (@flush $self:ident) => { $crate::pass_on::pass_home! { @plain $self flush() -> () } };
+    (@close $self:ident) => { $crate::pass_on::pass_home! { @plain $self close() -> () } };
+    (@discard $self:ident) => { $crate::pass_on::pass_home! { @plain $self discard(at: u64, len: u64) -> () } };
+    (@member $self:ident) => {
+        $crate::pass_on::pass_home! { @plain $self member(order: $crate::member::Order) -> $crate::member::Report }
+    };
+    (@allocation $self:ident) => {
+        $crate::pass_on::pass_home! { @plain $self allocation(at: u64, len: u64) -> $crate::Allocation }
+    };
+    (@write_zeroes $self:ident) => {
+        $crate::pass_on::pass_home! {
+            @plain $self
+            write_zeroes(at: u64, len: u64, may_discard: bool, durability: $crate::Durability) -> ()
+        }
+    };
+    (@plain $self:ident $call:ident($($name:ident: $type:ty),*) -> $output:ty) => {
+        fn $call(&$self, $($name: $type),*) -> ::engine::LaneFuture<'_, $crate::Result<$output>> {
+            $self.at_home(move |volume| async move { volume.$call($($name),*).await })
+        }
+    };
+}
+pub(crate) use pass_home;

@@ -8,10 +8,7 @@ use std::{future::Future, rc::Rc, sync::Arc};
 use engine::{LaneFuture, LaneHandle, Payload};
 
 use super::Resident;
-use crate::{
-    Allocation, AtomicWrites, CompareOutcome, Durability, Result, Shape, SharedVolume, Volume,
-    member::{Order, Report},
-};
+use crate::{AtomicWrites, Result, Shape, SharedVolume, Volume, pass_on::pass_home};
 
 /// A volume that lives on one lane; dropping this anywhere drops it there.
 #[derive(Debug)]
@@ -71,15 +68,15 @@ struct Remote(Arc<HomeVolume>);
 impl Remote {
     /// Runs `request` on the volume's lane and returns its result here. It runs to completion there even if nobody
     /// waits for it any more.
-    async fn call<T, F>(
+    fn at_home<T, F>(
         &self,
         request: impl FnOnce(SharedVolume) -> F + Send + 'static,
-    ) -> Result<T>
+    ) -> LaneFuture<'static, Result<T>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + 'static,
     {
-        self.0.volume.call(request).await
+        LaneFuture::new(self.0.volume.call(request))
     }
 }
 
@@ -88,82 +85,22 @@ impl Volume for Remote {
         &self.0.shape
     }
 
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        LaneFuture::new(async move {
-            let data = self
-                .call(move |volume| async move {
-                    let data = volume.read(at, len).await?;
-                    Ok(data.into_buf())
-                })
-                .await?;
-            Ok(data.into())
-        })
-    }
-
-    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        let data = data.into_buf();
-        LaneFuture::new(
-            self.call(move |volume| async move { volume.write(at, data.into(), durability).await }),
-        )
-    }
-
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.call(|volume| async move { volume.flush().await }))
-    }
-
-    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        LaneFuture::new(self.call(move |volume| async move { volume.member(order).await }))
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.call(|volume| async move { volume.close().await }))
-    }
-
-    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.call(move |volume| async move { volume.discard(at, len).await }))
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        LaneFuture::new(self.call(move |volume| async move { volume.allocation(at, len).await }))
-    }
-
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         self.0.atomic_writes
     }
 
-    fn write_atomic(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        let data = data.into_buf();
-        LaneFuture::new(self.call(move |volume| async move {
-            volume.write_atomic(at, data.into(), durability).await
-        }))
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            let data = self.0.volume.call(move |volume: SharedVolume| async move {
+                let data = volume.read(at, len).await?;
+                Ok(data.into_buf())
+            });
+            Ok(data.await?.into())
+        })
     }
 
-    fn compare_and_write(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<CompareOutcome>> {
-        let data = data.into_buf();
-        LaneFuture::new(self.call(move |volume| async move {
-            volume.compare_and_write(at, data.into(), durability).await
-        }))
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.call(move |volume| async move {
-            volume.write_zeroes(at, len, may_discard, durability).await
-        }))
+    pass_home! {
+        self;
+        write, write_atomic, write_zeroes, compare_and_write, flush, discard, allocation, member, close
     }
 }

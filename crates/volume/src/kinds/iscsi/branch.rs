@@ -27,11 +27,10 @@ use super::{
     unflushed::Written,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
-    Volume, fallback,
+    AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
     flush_failure::FlushFailure,
-    member::{Order, Report},
     part::Resident,
+    pass_on::pass_home,
     planted::{Bug, is_planted},
 };
 
@@ -291,26 +290,6 @@ impl Volume for Branch {
         transfer::write(self, at, data, durability)
     }
 
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        self.at_home(|disk| async move { disk.flush().await })
-    }
-
-    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        self.at_home(move |disk| async move { disk.member(order).await })
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.at_home(|disk| async move { disk.close().await })
-    }
-
-    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        self.at_home(move |disk| async move { disk.discard(at, len).await })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.at_home(move |disk| async move { disk.allocation(at, len).await })
-    }
-
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         None
     }
@@ -319,27 +298,8 @@ impl Volume for Branch {
         fallback::write_atomic()
     }
 
-    fn compare_and_write(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<CompareOutcome>> {
-        let data = data.into_buf();
-        self.at_home(move |disk| async move {
-            disk.compare_and_write(at, data.into(), durability).await
-        })
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        self.at_home(move |disk| async move {
-            disk.write_zeroes(at, len, may_discard, durability).await
-        })
+    pass_home! {
+        self;
+        write_zeroes, compare_and_write, flush, discard, allocation, member, close
     }
 }
