@@ -47,12 +47,12 @@ pub struct AttachmentMachine {
 
 /// An attachment that shows its volume, or is being opened.
 struct Running {
-    tell: Sender<Told>,
+    tell: Sender<AttachmentRequest>,
     ended: JoinHandle<()>,
 }
 
-/// What an attachment is told.
-enum Told {
+/// What an attachment is asked for.
+enum AttachmentRequest {
     Stop,
     LookAgain(OneshotSender<bool>),
     Describe(OneshotSender<Description>),
@@ -150,7 +150,7 @@ impl AttachmentMachine {
     pub async fn end(&self, how: End) {
         let running = self.running.take().expect("it runs");
         if how == End::Stopped {
-            let is_told = running.tell.send(Told::Stop).is_ok();
+            let is_told = running.tell.send(AttachmentRequest::Stop).is_ok();
             assert!(is_told, "it listens until it is told");
             running.ended.await;
         }
@@ -186,7 +186,7 @@ impl AttachmentMachine {
         self.refused.get()
     }
 
-    async fn ask<T>(&self, make: impl FnOnce(OneshotSender<T>) -> Told) -> T {
+    async fn ask<T>(&self, make: impl FnOnce(OneshotSender<T>) -> AttachmentRequest) -> T {
         let (sender, answer) = oneshot();
         let is_told = match &*self.running.borrow() {
             Some(running) => running.tell.send(make(sender)).is_ok(),
@@ -198,12 +198,12 @@ impl AttachmentMachine {
 
     /// Has it look at its files again, as SIGHUP does; whether one has another length.
     pub async fn look_again(&self) -> bool {
-        self.ask(Told::LookAgain).await
+        self.ask(AttachmentRequest::LookAgain).await
     }
 
     /// What `sanstone show` shows of it.
     pub async fn describe(&self) -> Description {
-        self.ask(Told::Describe).await
+        self.ask(AttachmentRequest::Describe).await
     }
 }
 
@@ -230,8 +230,8 @@ async fn open(process: &Process, lanes: &[LaneHandle], refused: &Cell<usize>) ->
     panic!("{VOLUME} does not open: {last}");
 }
 
-/// Does what it is told until that is to stop.
-async fn attend(attachment: &mut Attachment, told: &Receiver<Told>) {
+/// Does what it is asked for until that is to stop.
+async fn attend(attachment: &mut Attachment, told: &Receiver<AttachmentRequest>) {
     loop {
         let told = time::before(attachment.looks_for_missing_at(), told.receive());
         let Some(told) = told.await else {
@@ -239,8 +239,10 @@ async fn attend(attachment: &mut Attachment, told: &Receiver<Told>) {
             continue;
         };
         match told {
-            Some(Told::LookAgain(answer)) => answer.send(attachment.look_again().await),
-            Some(Told::Describe(answer)) => {
+            Some(AttachmentRequest::LookAgain(answer)) => {
+                answer.send(attachment.look_again().await)
+            }
+            Some(AttachmentRequest::Describe(answer)) => {
                 let attached = Attached {
                     broken_mount: None,
                     is_stopping: false,
@@ -251,7 +253,7 @@ async fn attend(attachment: &mut Attachment, told: &Receiver<Told>) {
                 };
                 answer.send(attachment.onlooker(attached).view().await.describe());
             }
-            Some(Told::Stop) | None => return,
+            Some(AttachmentRequest::Stop) | None => return,
         }
     }
 }

@@ -48,12 +48,12 @@ struct Serving {
 
 /// A daemon that serves or is starting.
 struct Running {
-    tell: Sender<Told>,
+    tell: Sender<DaemonRequest>,
     ended: JoinHandle<()>,
 }
 
-/// What a daemon is told.
-enum Told {
+/// What a daemon is asked for.
+enum DaemonRequest {
     Stop,
     /// To serve what its configuration is now.
     Apply(OneshotSender<Result<Vec<String>, DaemonFailure>>),
@@ -114,7 +114,7 @@ impl DaemonMachine {
     pub async fn end(&self, how: End) {
         let running = self.running.take().expect("it runs a daemon");
         if how == End::Stopped {
-            let is_told = running.tell.send(Told::Stop).is_ok();
+            let is_told = running.tell.send(DaemonRequest::Stop).is_ok();
             assert!(is_told, "it listens until it is told");
             running.ended.await;
         }
@@ -131,7 +131,7 @@ impl DaemonMachine {
         self.machine.configure(text);
         let (sender, answer) = oneshot();
         let is_told = match &*self.running.borrow() {
-            Some(running) => running.tell.send(Told::Apply(sender)).is_ok(),
+            Some(running) => running.tell.send(DaemonRequest::Apply(sender)).is_ok(),
             None => false,
         };
         assert!(is_told, "a daemon serves");
@@ -226,11 +226,11 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
 
 /// Serves until told to stop. A flush that fails then is only logged: the client that wrote the data learns of the loss
 /// when the daemon is back.
-async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
+async fn serve(mut daemon: Daemon, told: Receiver<DaemonRequest>) {
     loop {
         match time::before(daemon.looks_for_missing_at(), told.receive()).await {
             None => daemon.look_for_missing().await,
-            Some(Some(Told::Apply(answer))) => answer.send(apply(&mut daemon).await),
+            Some(Some(DaemonRequest::Apply(answer))) => answer.send(apply(&mut daemon).await),
             Some(_) => break,
         }
     }

@@ -27,9 +27,9 @@ pub(crate) struct ApplyCall {
     json: Option<PathBuf>,
 }
 
-/// What programs are told.
+/// What `--json` writes.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ApplyReport<'a> {
     product_version: &'a str,
     dry_run: bool,
     changes: &'a [String],
@@ -82,13 +82,13 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
         notes,
     } = ask_all(&state, &asked)?;
     if let Some(mut file) = file {
-        let told = Told {
+        let report = ApplyReport {
             product_version: env!("CARGO_PKG_VERSION"),
             dry_run: call.dry_run,
             changes: &changes,
             notes: &notes,
         };
-        let text = serde_json::to_string_pretty(&told)?;
+        let text = serde_json::to_string_pretty(&report)?;
         return Ok(file.append(&format!("{text}\n"))?);
     }
     for note in notes {

@@ -46,9 +46,9 @@ impl<'de> Deserialize<'de> for LunEntry {
             read_only: bool,
         }
 
-        struct Visitor;
+        struct LunEntryVisitor;
 
-        impl<'de> de::Visitor<'de> for Visitor {
+        impl<'de> de::Visitor<'de> for LunEntryVisitor {
             type Value = LunEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,15 +77,15 @@ impl<'de> Deserialize<'de> for LunEntry {
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(LunEntryVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for Luns {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct LunsVisitor;
 
-        impl<'de> de::Visitor<'de> for Visitor {
+        impl<'de> de::Visitor<'de> for LunsVisitor {
             type Value = Luns;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,6 +102,6 @@ impl<'de> Deserialize<'de> for Luns {
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(LunsVisitor)
     }
 }

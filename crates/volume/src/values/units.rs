@@ -246,8 +246,8 @@ macro_rules! from_string {
     ($type:ty, $what:literal, $example:literal) => {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Visitor;
-                impl de::Visitor<'_> for Visitor {
+                struct QuantityVisitor;
+                impl de::Visitor<'_> for QuantityVisitor {
                     type Value = $type;
 
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -271,7 +271,7 @@ macro_rules! from_string {
                         )))
                     }
                 }
-                deserializer.deserialize_any(Visitor)
+                deserializer.deserialize_any(QuantityVisitor)
             }
         }
     };

@@ -58,8 +58,8 @@ impl fmt::Display for Wait {
 
 impl<'de> Deserialize<'de> for Wait {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
+        struct WaitVisitor;
+        impl de::Visitor<'_> for WaitVisitor {
             type Value = Wait;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Wait {
                 )))
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(WaitVisitor)
     }
 }
 
