@@ -5,6 +5,9 @@ ARGS ?=
 # Runs a measurement program of tests/src/bin with the release binary.
 MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
+# Tests as tools/test compiles and runs them.
+TESTED = tools/with-rust env RUSTC_WORKSPACE_WRAPPER="$$PWD/tools/rustc" SANSTONE_BIN="$$(tools/built tested)" \
+	$(CARGO) test --workspace --locked --profile tested
 
 .DEFAULT_GOAL := help
 .PHONY: help build install deb demo test test-long test-package conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
@@ -39,10 +42,10 @@ test: ## install what the tests need, then run every check and every test
 
 test-long: ## run the hour-long tests: the mirror's rules explored deeper and simulated longer, databases whose volume is killed again and again
 	@tools/install test
-	@tools/with-rust $(CARGO) build --workspace --locked --quiet
-	@tools/with-rust $(CARGO) test --locked --package sanstone-mirror --test explore -- --ignored --nocapture
-	@tools/with-rust env SANSTONE_SEEDS=10000 $(CARGO) test --workspace --locked --profile tested --test scenarios -- mirrors::a_mirror
-	@tools/with-rust $(CARGO) test --locked --package sanstone-tests --test databases -- --ignored --nocapture --test-threads 1
+	@$(TESTED) --no-run --quiet
+	@$(TESTED) --test explore -- --ignored --nocapture
+	@SANSTONE_SEEDS=10000 $(TESTED) --test scenarios -- mirrors::a_mirror
+	@$(TESTED) --test databases -- --ignored --nocapture --test-threads 1
 
 test-package: deb ## test the Debian package: built twice, in clean Debians, booted by systemd in a virtual machine; needs root
 	@tools/install package

@@ -1,5 +1,5 @@
 //! Leaves that the program brings itself: volumes that it makes for each lane, such as a disk that it serves already.
-//! A configuration cannot describe one, but names it like any other volume.
+//! A configuration cannot describe one, but names it like any other volume. The product brings none yet.
 
 use std::{fmt, sync::Arc};
 
