@@ -14,7 +14,7 @@ use super::{
     ended,
     in_flight::InFlight,
     link::SessionLink,
-    machine::{Event, Machine, NexusId, PathId},
+    machine::{Event, Machine, News, NexusId, PathId},
     own::SessionEnd,
     session::{Data, Port, Reply},
 };
@@ -37,11 +37,14 @@ pub(super) struct Nexus {
 impl Nexus {
     /// One that has just logged in.
     pub(super) fn new(link: SessionLink, path: PathId, machine: &Rc<RefCell<Machine>>) -> Nexus {
+        let id = machine.borrow().next_nexus();
+        let admitted = Event::Admitted(id, path);
+        machine.borrow_mut().note(admitted, time::now());
         Nexus {
             link,
             path,
             ready_within: Cell::new(None),
-            id: machine.borrow_mut().admit(path),
+            id,
             machine: machine.clone(),
             doubted: Notify::new(),
             in_flight: InFlight::default(),
@@ -54,8 +57,7 @@ impl Nexus {
 
     /// Tells the machine of something that happens to it, and has no consequence but to be known.
     fn note(&self, event: Event) {
-        let actions = self.machine.borrow_mut().handle(event, time::now());
-        assert!(actions.is_empty(), "{actions:?}");
+        self.machine.borrow_mut().note(event, time::now());
     }
 
     pub(super) fn link(&self) -> &SessionLink {
@@ -133,8 +135,8 @@ impl Nexus {
 
     /// The target has reported over its session, `doubts` times in all, that the disk may not be what it was.
     pub(super) fn doubt(&self, doubts: u64) {
-        let is_news = self.machine.borrow_mut().doubt_nexus(self.id, doubts);
-        if is_news {
+        if doubts > self.doubts() {
+            self.note(Event::DoubtedNexus(self.id, doubts));
             self.doubted.notify();
         }
     }
@@ -215,14 +217,13 @@ impl Nexus {
         self.machine.borrow().is_new(self.id)
     }
 
-    /// Whether it reported a reset, while it was new, that has not been taken since.
-    pub(super) fn take_reset(&self) -> bool {
-        self.machine.borrow_mut().take_reset(self.id)
-    }
-
-    /// Whether it reported a restart that has not been taken since.
-    pub(super) fn take_restart(&self) -> bool {
-        self.machine.borrow_mut().take_restart(self.id)
+    /// What it reported while it was new, and has not been taken since.
+    pub(super) fn take_news(&self) -> News {
+        let news = self.machine.borrow().news(self.id);
+        if news != News::default() {
+            self.note(Event::NewsTaken(self.id));
+        }
+        news
     }
 
     /// Commands not yet answered.
@@ -246,6 +247,6 @@ impl Nexus {
 
 impl Drop for Nexus {
     fn drop(&mut self) {
-        self.machine.borrow_mut().forget(self.id);
+        self.note(Event::Forgotten(self.id));
     }
 }

@@ -96,7 +96,7 @@ impl Paths {
             let is_spare = sessions.is_spare(rank);
             Some((self.all()[index?].id(), PathPlace { rank, is_spare }))
         });
-        self.note_at(Event::Adopted(places.collect()), time::now());
+        self.note(Event::Adopted(places.collect()));
         let ping_timeout = &self.config().multipath.ping_timeout;
         ping_timeout.follow(sessions.have_another_way());
         self.sessions.replace(sessions.clone());

@@ -107,7 +107,6 @@ impl Paths {
         let unused =
             numbered.map(|(index, isid)| Path::unused(PathId(index), isid, &all[0], machine));
         let ports: Vec<_> = unused.collect();
-        machine.borrow_mut().provide_ports(ports.len());
         let paths = Paths {
             ports,
             lanes: lanes.iter().take(all.len()).cloned().collect(),
@@ -277,23 +276,15 @@ impl Paths {
         }
     }
 
-    /// Tells the machine of something that has no consequence but to be known, whenever it happens, and that may be waited
-    /// for.
-    fn note(&self, event: Event) {
-        self.note_at(event, Instant::default());
-    }
-
-    /// As that, of something that happens to a path now.
-    pub(super) fn note_on(&self, path: &Path, event: PathEvent) {
-        self.note_at(Event::Path(path.id(), event), time::now());
-    }
-
-    pub(super) fn note_at(&self, event: Event, now: Instant) {
-        let mut machine = self.machine.borrow_mut();
-        let actions = machine.handle(event, now);
-        assert!(actions.is_empty(), "{actions:?}");
-        drop(machine);
+    /// Tells the machine of something that has no consequence but to be known, and that may be waited for.
+    pub(super) fn note(&self, event: Event) {
+        self.machine.borrow_mut().note(event, time::now());
         self.changed.notify();
+    }
+
+    /// As that, of something that happens to a path.
+    pub(super) fn note_on(&self, path: &Path, event: PathEvent) {
+        self.note(Event::Path(path.id(), event));
     }
 
     /// Puts `nexus` into use.
@@ -462,7 +453,7 @@ impl Paths {
         self.notice();
         let policy = self.config.borrow().multipath.policy;
         let offer = |path| self.path(path).offer(policy);
-        let chosen = self.machine.borrow_mut().pick(writes, offer)?;
+        let chosen = self.machine.borrow().pick(writes, offer)?;
         let beside = u64::from(chosen.0 != 0);
         self.counts.borrow_mut().beside_first += beside;
         self.path(chosen).last()

@@ -8,7 +8,7 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
-    machine::{Action, Event, NexusId, OwnershipEvent},
+    machine::{Action, Event, News, NexusId, OwnershipEvent},
     nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
@@ -61,7 +61,10 @@ impl RemoteUnit {
         if !nexus.is_new() {
             return;
         }
-        let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
+        let News {
+            has_restarted,
+            was_reset,
+        } = nexus.take_news();
         let is_watched = self.machine.borrow().is_watched();
         let counts = has_restarted || was_reset && is_watched;
         if !counts {
@@ -173,7 +176,7 @@ impl RemoteUnit {
         let has_answered = is_same && self.hear(&nexus).await.is_ok();
         nexus.link().logout().await;
         // The target has told it, and tells nobody again, even if there is no answer to what was asked next.
-        let has_restarted = nexus.take_restart();
+        let News { has_restarted, .. } = nexus.take_news();
         (has_answered || has_restarted).then_some(has_restarted)
     }
 

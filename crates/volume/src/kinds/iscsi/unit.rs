@@ -78,7 +78,7 @@ pub(super) struct Capacity {
 impl RemoteUnit {
     /// A unit whose sessions are spread over `lanes` in turn, starting with the current lane.
     pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<RemoteUnit> {
-        let machine = Rc::<RefCell<Machine>>::default();
+        let machine = Rc::new(RefCell::new(Machine::new(config.isids().count())));
         Rc::new_cyclic(|me| RemoteUnit {
             me: me.clone(),
             paths: Paths::new(config, lanes, &machine),

@@ -18,7 +18,7 @@ impl Doubt {
     }
 
     /// Records that there have been so many `events`; fewer than are known are no news.
-    fn raise_to(&mut self, events: u64) {
+    pub(super) fn raise_to(&mut self, events: u64) {
         self.events = self.events.max(events);
     }
 
@@ -100,16 +100,7 @@ impl Machine {
         self.capacity.is_open() || self.mode.is_open() || self.claim.is_open()
     }
 
-    /// The target has reported over the nexus, `doubts` times in all, that the disk may not be what it was. Returns whether
-    /// that is news.
-    pub(in super::super) fn doubt_nexus(&mut self, nexus: NexusId, doubts: u64) -> bool {
-        let disk = &mut self.known_mut(nexus).disk;
-        let is_news = doubts > disk.events();
-        disk.raise_to(doubts);
-        is_news
-    }
-
-    /// How many times the target has reported that.
+    /// How many times the target has reported over the nexus that the disk may not be what it was.
     pub(in super::super) fn doubts(&self, nexus: NexusId) -> u64 {
         self.known(nexus).disk.events()
     }

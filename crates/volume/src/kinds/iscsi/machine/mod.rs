@@ -43,6 +43,7 @@ pub(super) use self::{
     mode::Mode,
     ownership::OwnershipEvent,
     paths::{Offer, PathEvent, PathId, PathPlace},
+    restarts::News,
     stale::QUIET,
 };
 
@@ -101,6 +102,10 @@ pub(super) enum Event {
     Held,
     /// They no longer are, for that reset.
     LetGo,
+    /// There is a new nexus, which has just logged in over the path; it is [`Machine::next_nexus`].
+    Admitted(NexusId, PathId),
+    /// Nobody refers to the nexus any more.
+    Forgotten(NexusId),
     /// Something about the disk may have changed.
     Doubted(Subject),
     /// It is known again, from an answer to a question that was asked after so many events.
@@ -109,6 +114,8 @@ pub(super) enum Event {
     InUse(NexusId),
     /// The nexus takes that place, but its target port may not be used now.
     Parked(NexusId),
+    /// The target has reported over the nexus, so many times in all, that the disk may not be what it was.
+    DoubtedNexus(NexusId, u64),
     /// Its LUN was the disk when it was asked, after so many of its doubts.
     Sure(NexusId, u64),
     /// The target has asked for a logout on the nexus, or its path is not wanted any more: it takes no more requests.
@@ -144,6 +151,8 @@ pub(super) enum Event {
     GivenUp(NexusId),
     /// The target has reported something with a reply on the nexus.
     Reported(NexusId, Report),
+    /// Somebody looks at the [`News`] of the nexus, which are none any more.
+    NewsTaken(NexusId),
     /// The restart that a new nexus has reported was reported by no other, and none denies it.
     Restarted,
     /// All but `told` have reported whatever they had to report after `told` had reported a restart.
@@ -253,7 +262,7 @@ struct Known {
 }
 
 /// The state of a remote disk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Machine {
     /// In the order of their logins. There are few.
     nexuses: Vec<(NexusId, Known)>,
@@ -277,32 +286,39 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// There are so many initiator ports.
-    pub(super) fn provide_ports(&mut self, count: usize) {
-        self.paths.provide(count);
+    /// A disk of which nothing is known, for so many initiator ports.
+    pub(super) fn new(ports: usize) -> Machine {
+        Machine {
+            nexuses: Vec::new(),
+            admitted: 0,
+            service: Service::default(),
+            modes: Modes::default(),
+            geometry: capacity::Known::default(),
+            ownership: Ownership::default(),
+            is_open: false,
+            capacity: Doubt::default(),
+            mode: Doubt::default(),
+            claim: Doubt::default(),
+            restarts: 0,
+            judging: 0,
+            asks_about_aborts: false,
+            has_unfenced: false,
+            paths: KnownPaths::new(ports),
+        }
     }
 
-    /// A new nexus, which has just logged in over `path`.
-    pub(super) fn admit(&mut self, path: PathId) -> NexusId {
-        let nexus = NexusId(self.admitted);
-        self.admitted += 1;
-        let known = Known {
-            path,
-            disk: Doubt::default(),
-            hearing: Hearing::default(),
-            left: Left::default(),
-        };
-        self.nexuses.push((nexus, known));
-        nexus
+    /// What the next nexus that is admitted is called.
+    pub(super) fn next_nexus(&self) -> NexusId {
+        NexusId(self.admitted)
     }
 
-    /// Nobody refers to it any more.
-    pub(super) fn forget(&mut self, nexus: NexusId) {
-        self.nexuses.retain(|(it, _)| *it != nexus);
-        self.paths.forget(nexus);
+    /// Takes an event that has no consequence but to be known.
+    pub(super) fn note(&mut self, event: Event, now: Instant) {
+        let actions = self.handle(event, now);
+        assert!(actions.is_empty(), "{actions:?}");
     }
 
-    /// Takes an event that happens `now`.
+    /// Takes an event that happens `now`. Nothing else changes what is known.
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Actions {
         let actions = self.apply(event, now);
         self.check();
@@ -331,6 +347,8 @@ impl Machine {
             Event::Ends => self.service.end(&mut actions),
             Event::Held => self.service.hold(),
             Event::LetGo => self.service.let_go(),
+            Event::Admitted(nexus, path) => self.admit(nexus, path),
+            Event::Forgotten(nexus) => self.forget(nexus),
             Event::Doubted(subject) => self.doubt(subject),
             Event::Settled(subject, events) => self.subject_mut(subject).settle(events),
             Event::InUse(nexus) => {
@@ -339,6 +357,7 @@ impl Machine {
                 self.logged_in(nexus);
             }
             Event::Parked(nexus) => self.logged_in(nexus),
+            Event::DoubtedNexus(nexus, doubts) => self.known_mut(nexus).disk.raise_to(doubts),
             Event::Sure(nexus, doubts) => self.known_mut(nexus).disk.settle(doubts),
             Event::Retires(nexus) => self.known_mut(nexus).left.retires(),
             Event::Ended {
@@ -361,6 +380,7 @@ impl Machine {
             }
             Event::ResetHeard(nexus) => self.expect_reset(&[nexus], false),
             Event::Reported(nexus, report) => self.reported(nexus, report, &mut actions),
+            Event::NewsTaken(nexus) => self.known_mut(nexus).hearing.take_news(),
             Event::Restarted => self.restarted(&mut actions),
             Event::Heard { told, others } => self.heard(told, &others, &mut actions),
             Event::HeardAgain {
@@ -382,6 +402,23 @@ impl Machine {
             Event::AccessDue => self.access_due(&mut actions),
         }
         actions
+    }
+
+    fn admit(&mut self, nexus: NexusId, path: PathId) {
+        assert_eq!(nexus, self.next_nexus(), "each has an id of its own");
+        self.admitted += 1;
+        let known = Known {
+            path,
+            disk: Doubt::default(),
+            hearing: Hearing::default(),
+            left: Left::default(),
+        };
+        self.nexuses.push((nexus, known));
+    }
+
+    fn forget(&mut self, nexus: NexusId) {
+        self.nexuses.retain(|(it, _)| *it != nexus);
+        self.paths.forget(nexus);
     }
 
     fn find(&self, nexus: NexusId) -> Option<&Known> {

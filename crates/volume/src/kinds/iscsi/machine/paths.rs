@@ -10,7 +10,7 @@
 //!     └──────────────────────────────────── gone ◄───────────────────────┘
 //! ```
 
-use std::net::SocketAddr;
+use std::{cell::Cell, net::SocketAddr};
 
 use engine::{Duration, Instant};
 
@@ -90,13 +90,13 @@ pub(in super::super) struct Offer {
 }
 
 /// All paths, one for each initiator port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KnownPaths {
     all: Vec<KnownPath>,
     /// How many of these have ever been used.
     used: usize,
-    /// Where the search starts, to rotate among equal paths.
-    turn: usize,
+    /// Where the search starts, to rotate among equal paths. It is all that a command changes.
+    turn: Cell<usize>,
     /// Login attempts that have finished.
     attempts: u64,
     /// The losses of a lone path for which nobody waited.
@@ -138,8 +138,16 @@ struct Wanted {
 }
 
 impl KnownPaths {
-    pub(super) fn provide(&mut self, count: usize) {
-        self.all.resize_with(count, KnownPath::default);
+    /// So many, none of which is used.
+    pub(super) fn new(count: usize) -> KnownPaths {
+        KnownPaths {
+            all: vec![KnownPath::default(); count],
+            used: 0,
+            turn: Cell::new(0),
+            attempts: 0,
+            idle_losses: Backoff::default(),
+            access: AccessWatch::default(),
+        }
     }
 
     pub(super) fn forget(&mut self, nexus: NexusId) {
@@ -345,14 +353,14 @@ impl Machine {
 
     /// Chooses the path for a command; `None`: it has to wait.
     pub(in super::super) fn pick(
-        &mut self,
+        &self,
         writes: bool,
         offer: impl Fn(PathId) -> Offer,
     ) -> Option<PathId> {
         if self.is_kept_back(writes) {
             return None;
         }
-        let (count, first) = (self.paths.used, self.paths.turn);
+        let (count, first) = (self.paths.used, self.paths.turn.get());
         if count == 1 {
             return self.is_usable(PathId(0)).then_some(PathId(0));
         }
@@ -365,7 +373,7 @@ impl Machine {
         let chosen = candidates
             .filter(|path| self.is_usable(*path))
             .min_by_key(cost)?;
-        self.paths.turn = (chosen.0 + 1) % count;
+        self.paths.turn.set((chosen.0 + 1) % count);
         Some(chosen)
     }
 

@@ -22,6 +22,15 @@ pub(super) struct Hearing {
     expects_reset: bool,
 }
 
+/// What a new nexus has reported of the time before its use, and nobody has looked at yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct News {
+    /// The target has restarted.
+    pub(in super::super) has_restarted: bool,
+    /// The disk was reset.
+    pub(in super::super) was_reset: bool,
+}
+
 impl Hearing {
     pub(super) fn goes_into_use(&mut self) {
         self.is_in_use = true;
@@ -34,6 +43,17 @@ impl Hearing {
     /// Whether a restart that it reports may already be known.
     fn tells_old_stories(&self) -> bool {
         !self.is_in_use || self.rounds > 0
+    }
+
+    fn news(&self) -> News {
+        News {
+            has_restarted: self.told_of_restart,
+            was_reset: self.told_of_reset,
+        }
+    }
+
+    pub(super) fn take_news(&mut self) {
+        (self.told_of_restart, self.told_of_reset) = (false, false);
     }
 
     fn begin_round(&mut self) {
@@ -76,14 +96,9 @@ impl Machine {
         !self.known(nexus).hearing.is_in_use
     }
 
-    /// Whether the nexus has reported a restart that nobody has looked at since.
-    pub(in super::super) fn take_restart(&mut self, nexus: NexusId) -> bool {
-        std::mem::take(&mut self.known_mut(nexus).hearing.told_of_restart)
-    }
-
-    /// Whether the nexus has reported a reset, while it was new, that nobody has looked at since.
-    pub(in super::super) fn take_reset(&mut self, nexus: NexusId) -> bool {
-        std::mem::take(&mut self.known_mut(nexus).hearing.told_of_reset)
+    /// What the nexus, while it was new, has reported that nobody has looked at yet.
+    pub(in super::super) fn news(&self, nexus: NexusId) -> News {
+        self.known(nexus).hearing.news()
     }
 
     pub(super) fn expect_reset(&mut self, told: &[NexusId], is_expected: bool) {

@@ -43,7 +43,6 @@ const GEOMETRY: Geometry = Geometry {
 const PORTS: usize = 4;
 
 /// A machine, and the clock that it is told.
-#[derive(Default)]
 struct Driven {
     machine: Machine,
     now: Instant,
@@ -57,10 +56,18 @@ fn gone() -> Error {
 
 impl Driven {
     fn open() -> Driven {
-        let mut driven = Driven::default();
-        driven.machine.provide_ports(PORTS);
+        let mut driven = Driven::closed();
         driven.tell(Event::Opened(GEOMETRY, THROUGH));
         driven
+    }
+
+    /// A disk that is not open yet.
+    fn closed() -> Driven {
+        Driven {
+            machine: Machine::new(PORTS),
+            now: Instant::default(),
+            paths: 0,
+        }
     }
 
     fn tell(&mut self, event: Event) -> Actions {
@@ -83,9 +90,16 @@ impl Driven {
         self.tell(Event::Path(path, event))
     }
 
+    /// A new nexus of `path`.
+    fn admit(&mut self, path: PathId) -> NexusId {
+        let nexus = self.machine.next_nexus();
+        self.tell(Event::Admitted(nexus, path));
+        nexus
+    }
+
     /// A nexus of `path` that is in use.
     fn log_in(&mut self, path: PathId) -> NexusId {
-        let nexus = self.machine.admit(path);
+        let nexus = self.admit(path);
         self.tell(Event::InUse(nexus));
         nexus
     }
@@ -281,10 +295,16 @@ fn neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart() {
         driven.tell(Event::Reported(nexus, RESET))[..],
         [Action::AskAboutAborts(nexus)]
     );
-    let new = driven.machine.admit(PathId(0));
+    let new = driven.admit(PathId(0));
     assert!(driven.tell(Event::Reported(new, RESTART)).is_empty());
     assert_eq!(driven.machine.restarts(), 0);
-    assert!(driven.machine.take_restart(new), "somebody looks at it");
+    let news = News {
+        has_restarted: true,
+        was_reset: true,
+    };
+    assert_eq!(driven.machine.news(new), news, "somebody looks at it");
+    driven.tell(Event::NewsTaken(new));
+    assert_eq!(driven.machine.news(new), News::default(), "once");
 }
 
 #[test]
@@ -419,7 +439,7 @@ fn an_end_is_for_good() {
         driven.tell(again);
         assert!(driven.machine.is_ended() && driven.machine.is_at_rest());
     }
-    let late = driven.machine.admit(PathId(0));
+    let late = driven.admit(PathId(0));
     let used = std::panic::AssertUnwindSafe(|| driven.tell(Event::InUse(late)));
     std::panic::catch_unwind(used).expect_err("no nexus is used any more");
 }

@@ -245,7 +245,7 @@ fn a_command_takes_the_best_path_that_may_be_used() {
     driven.tell(Event::Retires(nexuses[0]));
     assert_eq!(driven.pick(true), Some(paths[2]));
     assert_eq!(driven.pick(true), Some(paths[2]), "nothing better");
-    driven.machine.doubt_nexus(nexuses[2], 1);
+    driven.tell(Event::DoubtedNexus(nexuses[2], 1));
     assert_eq!(driven.pick(true), Some(paths[1]));
     driven.on(paths[1], PathEvent::Access(PathAccess::No));
     assert_eq!(driven.pick(true), None);

@@ -292,7 +292,7 @@ impl World {
             12 => {
                 let doubts = truth.doubts + self.dice.below(3);
                 self.nexuses[at].1.doubts = doubts;
-                self.driven.machine.doubt_nexus(nexus, doubts);
+                self.tell(Event::DoubtedNexus(nexus, doubts));
                 let asked = self.dice.below(doubts + 1);
                 self.tell(Event::Sure(nexus, asked));
                 let is_open = self.driven.machine.is_in_doubt(nexus);
@@ -300,11 +300,12 @@ impl World {
             }
             13 => self.answer(),
             14 if self.is_forgotten(nexus, truth) => {
-                self.driven.machine.forget(nexus);
+                self.tell(Event::Forgotten(nexus));
                 self.nexuses.swap_remove(at);
             }
             16 => self.serve(),
-            15 if self.driven.machine.take_restart(nexus) => {
+            15 if self.driven.machine.news(nexus).has_restarted => {
+                self.tell(Event::NewsTaken(nexus));
                 self.tell(Event::Restarted);
             }
             _ => {}
@@ -361,7 +362,7 @@ impl World {
     }
 
     fn admit(&mut self, path: PathId) -> NexusId {
-        let nexus = self.driven.machine.admit(path);
+        let nexus = self.driven.admit(path);
         let truth = Truth {
             path,
             has_come: false,
