@@ -20,9 +20,9 @@ pub enum Bug {
     /// `iscsi`: the writes that a removed path has left hold nothing back.
     RemovedPathForgotten,
     /// `iscsi`: other lanes keep sending by themselves while a lost nexus may still write.
-    DoorsOpenWhileHaunted,
+    LanesGrantedDespiteGhost,
     /// `iscsi`: nobody waits until other lanes have confirmed that they have stopped sending.
-    DoorsNotWaitedFor,
+    RevocationNotAwaited,
     /// `iscsi`: other lanes do not check whether the claim still stands.
     ClaimUncheckedByLanes,
     /// `iscsi`: a lone path that is lost while nothing is asked stays lost until something is.

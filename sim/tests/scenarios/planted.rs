@@ -54,7 +54,7 @@ fn a_cache_that_is_kept_over_anothers_writes_is_found() {
 
 #[test]
 fn lanes_that_write_while_a_lost_nexus_still_may_are_found() {
-    finds(Bug::DoorsOpenWhileHaunted, 60, |seed| {
+    finds(Bug::LanesGrantedDespiteGhost, 60, |seed| {
         paths::lose_writes_that_hang(seed, &mut paths::Met::default());
     });
 }

@@ -111,7 +111,7 @@ impl IscsiDisk {
     /// The events on its paths so far.
     pub fn path_counts(&self) -> PathCounts {
         let mut counts = *self.unit.paths.counts.borrow();
-        counts.beside_home = self.unit.doors.commands();
+        counts.beside_home = self.unit.grants.commands();
         counts.beside_first += counts.beside_home;
         counts
     }
@@ -188,7 +188,7 @@ impl IscsiDisk {
             tracing::warn!(target_name, %error, "the claim could not be released");
         }
         self.unit.paths.rest();
-        self.unit.closed_doors(|| true).await;
+        self.unit.grants_revoked(|| true).await;
         self.unit.paths.log_out().await;
     }
 
@@ -203,7 +203,7 @@ impl IscsiDisk {
     /// The handles for the other lanes that have sessions of their own.
     pub(crate) async fn branches(&self) -> Result<Vec<Arc<HomeVolume>>> {
         let mut homes = Vec::new();
-        for branch in self.unit.doors.branches() {
+        for branch in self.unit.grants.branches() {
             let lane = branch.lane().clone();
             let make = move || LaneFuture::new(async move { Ok(branch.here()? as SharedVolume) });
             homes.push(HomeVolume::settle(&lane, make).await?);

@@ -24,7 +24,6 @@ pub(super) struct DiskFacts {
 }
 
 impl DiskFacts {
-    /// What its mode parameters say, as they were last followed.
     /// The geometry at the start.
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {
@@ -33,6 +32,7 @@ impl DiskFacts {
         }
     }
 
+    /// What its mode parameters say, as they were last followed.
     pub(super) fn mode(&self) -> Mode {
         Mode {
             is_volatile: self.shape.volatile_cache,

@@ -150,7 +150,7 @@ impl RemoteUnit {
         let frozen = self.paths.freeze();
         let held_until = time::now() + HOLD_MAX;
         let drained = async {
-            self.closed_doors(|| true).await;
+            self.grants_revoked(|| true).await;
             nexus.idle().await;
         };
         if time::timeout(HOLD_MAX, drained).await.is_none() {

@@ -1,11 +1,10 @@
-//! Decides which lanes may use their own sessions right now. The home lane decides: normally every lane's door is
-//! open, and the lane's reads and writes go over its own sessions without involving the home lane. When a session is
-//! lost with writes in flight, a reset is about to be sent, or the claim has to be re-established, the home lane
-//! closes the doors, each by a message that is acknowledged, and every command goes through the home lane until all
-//! is well again.
+//! Decides which lanes may use their own sessions right now. The home lane decides: normally every lane has a grant, and
+//! its reads and writes go over its own sessions without involving the home lane. When a session is lost with writes in
+//! flight, a reset is about to be sent, or the claim has to be re-established, the home lane revokes the grants, each by a
+//! message that is acknowledged, and every command goes through the home lane until all is well again.
 //!
-//! Closing a door a little late is harmless. A write whose session was lost is completed, with success or error, only
-//! when it can no longer take effect late or every door is closed. Until then it may take effect at any time, like
+//! Revoking a grant a little late is harmless. A write whose session was lost is completed, with success or error, only
+//! when it can no longer take effect late or every grant is revoked. Until then it may take effect at any time, like
 //! any write that has not been answered.
 
 use std::{
@@ -18,8 +17,8 @@ use engine::{LaneFuture, LaneHandle, spawn};
 use super::{
     branch::{AtHome, Branch, BranchCommand, Common, Trouble},
     cdb::CdbBytes,
-    doors::{Door, Terms},
     facts::DiskFacts,
+    lane_grants::{LaneGrant, Terms},
     machine::Event,
     patience::Patience,
     session::{Data, Reply},
@@ -33,12 +32,12 @@ use crate::{
 };
 
 /// Marks a lane's failed command as handled when dropped.
-struct SeenTo<'a>(&'a RemoteUnit, usize);
+struct TroubleGuard<'a>(&'a RemoteUnit, usize);
 
-impl Drop for SeenTo<'_> {
+impl Drop for TroubleGuard<'_> {
     fn drop(&mut self) {
-        let SeenTo(unit, index) = self;
-        let troubles = &unit.doors.all()[*index].troubles;
+        let TroubleGuard(unit, index) = self;
+        let troubles = &unit.grants.all()[*index].troubles;
         troubles.set(troubles.get() - 1);
         unit.paths.notify();
     }
@@ -56,7 +55,7 @@ pub(super) async fn branch_out(
         return Ok(());
     };
     let this = Resident::keep(home.clone(), disk);
-    let mut doors = Vec::new();
+    let mut grants = Vec::new();
     for (index, lane) in lanes[1..others].iter().enumerate() {
         let commands = Arc::new(AtomicU64::new(0));
         let common = Common {
@@ -70,24 +69,24 @@ pub(super) async fn branch_out(
         };
         let make = || LaneFuture::new(async { Ok((Rc::new(Branch::new(common)), ())) });
         let (branch, ()) = Resident::settle(lane, make).await?;
-        doors.push(Door::new(branch, commands));
+        grants.push(LaneGrant::new(branch, commands));
     }
-    unit.doors.set(doors);
-    for index in 0..unit.doors.all().len() {
+    unit.grants.set(grants);
+    for index in 0..unit.grants.all().len() {
         spawn(keep(unit.me.clone(), index));
     }
     Ok(())
 }
 
-/// Opens and closes one lane's door, for as long as the disk exists.
+/// Grants and revokes what one lane may use, for as long as the disk exists.
 async fn keep(unit: Weak<RemoteUnit>, index: usize) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         let changed = this.paths.changed();
         let notified = changed.notified();
         let wanted = this.wanted(index);
-        let door = &this.doors.all()[index];
-        if *door.granted.borrow() == wanted {
+        let grant = &this.grants.all()[index];
+        if *grant.granted.borrow() == wanted {
             drop(this);
             notified.await;
             continue;
@@ -100,22 +99,22 @@ async fn keep(unit: Weak<RemoteUnit>, index: usize) {
                     Some((there.kept().clone(), *doubts))
                 });
                 let nexuses: Vec<_> = nexuses.collect();
-                let term = door.term.get() + 1;
+                let term = grant.term.get() + 1;
                 let claim = this.claim.borrow().clone();
-                door.term.set(term);
-                door.granted.replace(wanted.clone());
-                LaneFuture::new(door.branch.call(move |branch: Rc<Branch>| async move {
+                grant.term.set(term);
+                grant.granted.replace(wanted.clone());
+                LaneFuture::new(grant.branch.call(move |branch: Rc<Branch>| async move {
                     branch.grant(term, &nexuses, claim);
                     Ok(())
                 }))
             }
-            None => LaneFuture::new(door.branch.call(revoke)),
+            None => LaneFuture::new(grant.branch.call(revoke)),
         };
         drop(this);
         let told = told.await;
         let Some(this) = unit.upgrade() else { return };
         if wanted.is_none() || told.is_err() {
-            this.doors.all()[index].granted.replace(None);
+            this.grants.all()[index].granted.replace(None);
             this.paths.notify();
         }
         if told.is_err() {
@@ -133,16 +132,16 @@ async fn revoke(branch: Rc<Branch>) -> Result<()> {
 impl RemoteUnit {
     /// What a lane may use now.
     fn wanted(&self, index: usize) -> Option<Terms> {
-        let door = &self.doors.all()[index];
+        let grant = &self.grants.all()[index];
         let is_well = self.paths.is_well()
             && !self.is_unsettled()
             && !self.machine.borrow().is_judging()
             && self.check_owned().is_ok()
-            && door.troubles.get() == 0;
+            && grant.troubles.get() == 0;
         if !is_well {
             return None;
         }
-        let lane = door.branch.lane();
+        let lane = grant.branch.lane();
         let own = self.paths.best_there().into_iter();
         let own = own.filter(|(there, _)| there.lane() == lane);
         let nexuses: Vec<_> = own
@@ -156,12 +155,12 @@ impl RemoteUnit {
     }
 
     /// Waits until no other lane sends anything by itself, or `is_needed` no longer holds.
-    pub(super) async fn closed_doors(&self, is_needed: impl Fn() -> bool) {
-        let are_closed = || {
-            let is_so = self.doors.are_closed() || is_planted(Bug::DoorsNotWaitedFor);
+    pub(super) async fn grants_revoked(&self, is_needed: impl Fn() -> bool) {
+        let are_revoked = || {
+            let is_so = self.grants.are_revoked() || is_planted(Bug::RevocationNotAwaited);
             (is_so || !is_needed()).then_some(())
         };
-        self.paths.changed().wait_for(are_closed).await;
+        self.paths.changed().wait_for(are_revoked).await;
     }
 
     /// Finishes a command that another lane could not complete by itself.
@@ -207,12 +206,12 @@ impl RemoteUnit {
         cdb: &CdbBytes,
         patience: &mut Patience,
     ) -> Result<()> {
-        let door = &self.doors.all()[index];
-        if trouble.term == Some(door.term.get()) {
-            door.granted.replace(None);
+        let grant = &self.grants.all()[index];
+        if trouble.term == Some(grant.term.get()) {
+            grant.granted.replace(None);
         }
-        door.troubles.set(door.troubles.get() + 1);
-        let _seen_to = SeenTo(self, index);
+        grant.troubles.set(grant.troubles.get() + 1);
+        let _guard = TroubleGuard(self, index);
         self.paths.notify();
         let sent = trouble.sent.map(Reply::from);
         let Some(nexus) = self.paths.find_there(trouble.number) else {
@@ -236,12 +235,15 @@ impl RemoteUnit {
     /// The target has restarted: the other lanes stop using their sessions until it is known what they had written
     /// before.
     pub(super) fn judge_lanes(&self, covered: Epoch) {
-        let doors = self.doors.all();
-        if doors.is_empty() {
+        let grants = self.grants.all();
+        if grants.is_empty() {
             self.handle(Event::LanesJudged);
             return;
         }
-        let told: Vec<_> = doors.iter().map(|door| door.branch.call(revoke)).collect();
+        let told: Vec<_> = grants
+            .iter()
+            .map(|grant| grant.branch.call(revoke))
+            .collect();
         let unit = self.me.clone();
         spawn(async move {
             for told in told {

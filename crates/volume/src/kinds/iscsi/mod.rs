@@ -17,7 +17,7 @@
 //!  same_disk whether a path still leads to the same disk
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
-//!  lanes     when such a lane may use its sessions; doors: what each may use now
+//!  lanes     when such a lane may use its sessions; lane_grants: what each may use now
 //!  access    which target ports may be used, if the target reports it (ALUA)
 //!  nexus     one path, from login to end; login: follows redirections; addressing: how the target writes LUNs
 //!  session   one connection, from login to end: the pure protocol machine over a socket
@@ -41,7 +41,6 @@ mod defaults;
 pub mod discovery;
 mod disk;
 mod disks;
-mod doors;
 mod ended;
 mod extents;
 mod facts;
@@ -55,6 +54,7 @@ mod identity;
 mod in_flight;
 mod inquiry;
 mod isids;
+mod lane_grants;
 mod lanes;
 mod late;
 mod link;

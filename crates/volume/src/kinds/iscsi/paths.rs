@@ -370,7 +370,7 @@ impl Paths {
 
     /// Whether nothing holds commands back.
     pub(super) fn is_well(&self) -> bool {
-        let is_kept_back = self.may_lost_ones_write() && !is_planted(Bug::DoorsOpenWhileHaunted);
+        let is_kept_back = self.may_lost_ones_write() && !is_planted(Bug::LanesGrantedDespiteGhost);
         let is_held = self.machine.borrow().is_held();
         !is_held && !self.is_at_rest() && !is_kept_back
     }

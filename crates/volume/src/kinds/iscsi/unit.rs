@@ -17,9 +17,9 @@ use scsi::Status;
 use super::{
     cdb::{self, CdbBytes},
     config::IscsiConfig,
-    doors::Doors,
     facts::DiskFacts,
     identity::DiskIdentity,
+    lane_grants::LaneGrants,
     machine::{
         Action, Actions, Event, Geometry, GeometryTrouble, Machine, OwnershipEvent, Report, Subject,
     },
@@ -46,8 +46,8 @@ pub(super) struct RemoteUnit {
     pub(super) unflushed: Unflushed,
     /// The claim, once there was one.
     pub(super) claim: RefCell<Option<Claim>>,
-    /// The other lanes' access to it.
-    pub(super) doors: Doors,
+    /// What the other lanes may use of it.
+    pub(super) grants: LaneGrants,
     /// What is known of the disk.
     pub(super) machine: Rc<RefCell<Machine>>,
     /// What the disk has reported, once it is open.
@@ -84,7 +84,7 @@ impl RemoteUnit {
             paths: Paths::new(config, lanes, &machine),
             unflushed: Unflushed::new(),
             claim: RefCell::default(),
-            doors: Doors::default(),
+            grants: LaneGrants::default(),
             machine,
             facts: OnceCell::new(),
             announcer: OnceCell::new(),
@@ -250,7 +250,7 @@ impl RemoteUnit {
         self.handle(Event::Ends);
         let all = self.paths.nexuses();
         task::join_all(all.iter().map(|nexus| Box::pin(nexus.link().over()))).await;
-        self.closed_doors(|| true).await;
+        self.grants_revoked(|| true).await;
     }
 
     /// A nexus for talking to the target.
@@ -374,7 +374,7 @@ impl RemoteUnit {
             }
             if is_in_time.is_err() {
                 // A caller that sees the error may write again, on any lane.
-                self.closed_doors(|| nexus.may_still_write()).await;
+                self.grants_revoked(|| nexus.may_still_write()).await;
                 return is_in_time;
             }
         }

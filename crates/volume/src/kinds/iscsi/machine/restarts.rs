@@ -41,7 +41,7 @@ impl Hearing {
     }
 
     /// Whether a restart that it reports may already be known.
-    fn tells_old_stories(&self) -> bool {
+    fn may_repeat_known_restart(&self) -> bool {
         !self.is_in_use || self.rounds > 0
     }
 
@@ -74,7 +74,7 @@ impl Hearing {
 
     pub(super) fn check(&self) {
         assert!(
-            !self.told_of_restart || self.tells_old_stories(),
+            !self.told_of_restart || self.may_repeat_known_restart(),
             "a restart that is reported in use has counted at once"
         );
     }
@@ -129,7 +129,7 @@ impl Machine {
             return;
         }
         hearing.told_of_reset |= report.reset && !hearing.is_in_use;
-        let is_old = hearing.tells_old_stories() && !is_planted(Bug::RestartCountedByEach);
+        let is_old = hearing.may_repeat_known_restart() && !is_planted(Bug::RestartCountedByEach);
         if report.aborts
             && !report.restart
             && !is_old

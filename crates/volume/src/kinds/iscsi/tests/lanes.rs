@@ -62,7 +62,7 @@ fn with_two_lanes(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &SharedVolume, &Foreign
     with_lanes(async |disk, [other], foreign| test(disk, other, foreign).await);
 }
 
-/// Waits until a lane uses its own session, which needs its door opened by the home lane.
+/// Waits until a lane uses its own session, which needs a grant of the home lane.
 async fn is_let(disk: &IscsiDisk, other: &SharedVolume) {
     let before = disk.path_counts().beside_home;
     while disk.path_counts().beside_home == before {
@@ -304,7 +304,7 @@ fn a_target_that_takes_one_session_is_used_with_one_and_asked_for_more_as_far_as
 
 /// The first write is outstanding when its session is given up, and neither a login nor a reset ends it. Returns
 /// the write's task, and a counter of the writes that reach the target.
-async fn haunted(
+async fn ghost_write(
     other: &SharedVolume,
     foreign: &Foreign,
 ) -> (JoinHandle<crate::Result<()>>, Rc<Cell<u32>>) {
@@ -333,7 +333,7 @@ fn a_write_that_another_lane_has_lost_is_sent_again_when_its_session_is_dead_at_
     let sent = (1..=12).map(|seed| {
         let mut sent = 0;
         with_seeded_lanes(seed, async |disk, [one, _two], foreign| {
-            let (writing, writes) = haunted(one, foreign).await;
+            let (writing, writes) = ghost_write(one, foreign).await;
             while disk.path_counts().lost == 0 {
                 time::sleep(Duration::from_millis(10)).await;
             }
@@ -363,7 +363,7 @@ fn a_write_that_another_lane_has_lost_is_sent_again_when_its_session_is_dead_at_
 #[test]
 fn after_a_write_that_has_failed_no_lane_writes_until_it_cannot_happen_any_more() {
     with_lanes(async |disk, [one, two], foreign| {
-        let (writing, writes) = haunted(one, foreign).await;
+        let (writing, writes) = ghost_write(one, foreign).await;
         let error = writing.await.expect_err("it may still happen");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         // Between two fencing attempts, each of which holds all commands back.
@@ -411,7 +411,7 @@ fn every_lane_sees_that_a_disk_has_grown_whoever_was_told() {
 }
 
 #[test]
-fn doors_are_closed_when_every_lane_has_said_that_it_sends_nothing() {
+fn grants_are_revoked_when_every_lane_has_said_that_it_sends_nothing() {
     const WRITE_10: u8 = 0x2a;
     with_two_lanes(async |disk, other, foreign| {
         let writes = Rc::new(Cell::new(0));
@@ -420,11 +420,11 @@ fn doors_are_closed_when_every_lane_has_said_that_it_sends_nothing() {
             count.set(count.get() + u32::from(cdb[0] == WRITE_10));
             None
         });
-        let doors = &disk.unit.doors;
-        assert!(!doors.are_closed());
+        let grants = &disk.unit.grants;
+        assert!(!grants.are_revoked());
         let frozen = disk.unit.paths.freeze();
-        disk.unit.closed_doors(|| true).await;
-        assert!(doors.are_closed());
+        disk.unit.grants_revoked(|| true).await;
+        assert!(grants.are_revoked());
         let writer = other.clone();
         let writing = spawn(async move { writer.write(0, block(1), Durability::Cached).await });
         time::sleep(Duration::from_secs(1)).await;
@@ -570,10 +570,10 @@ mod planted {
     use crate::planted::{Bug, Planted};
 
     #[test]
-    #[should_panic(expected = "assertion failed: doors.are_closed()")]
+    #[should_panic(expected = "assertion failed: grants.are_revoked()")]
     fn lanes_that_are_not_waited_for_are_found() {
-        let _planted = Planted::new(Bug::DoorsNotWaitedFor);
-        super::doors_are_closed_when_every_lane_has_said_that_it_sends_nothing();
+        let _planted = Planted::new(Bug::RevocationNotAwaited);
+        super::grants_are_revoked_when_every_lane_has_said_that_it_sends_nothing();
     }
 
     #[test]
@@ -586,7 +586,7 @@ mod planted {
     #[test]
     #[should_panic]
     fn lanes_that_write_while_a_lost_nexus_still_may_are_found() {
-        let _planted = Planted::new(Bug::DoorsOpenWhileHaunted);
+        let _planted = Planted::new(Bug::LanesGrantedDespiteGhost);
         super::after_a_write_that_has_failed_no_lane_writes_until_it_cannot_happen_any_more();
     }
 }

@@ -13,14 +13,14 @@ use std::{
 use super::branch::Branch;
 use crate::part::Resident;
 
-/// The doors of all lanes but the home lane.
+/// What each lane but the home lane may use.
 #[derive(Default)]
-pub(super) struct Doors {
-    all: OnceCell<Vec<Door>>,
+pub(super) struct LaneGrants {
+    all: OnceCell<Vec<LaneGrant>>,
 }
 
-/// The door of one lane.
-pub(super) struct Door {
+/// What one lane may use.
+pub(super) struct LaneGrant {
     pub(super) branch: Arc<Resident<Rc<Branch>>>,
     /// The terms last sent to the lane; `None`: it has confirmed that it uses nothing.
     pub(super) granted: RefCell<Option<Terms>>,
@@ -39,10 +39,10 @@ pub(super) struct Terms {
     pub(super) is_claimed: bool,
 }
 
-impl Door {
-    /// A closed door for `branch`, whose own commands are counted in `commands`.
-    pub(super) fn new(branch: Arc<Resident<Rc<Branch>>>, commands: Arc<AtomicU64>) -> Door {
-        Door {
+impl LaneGrant {
+    /// None yet for `branch`, whose own commands are counted in `commands`.
+    pub(super) fn new(branch: Arc<Resident<Rc<Branch>>>, commands: Arc<AtomicU64>) -> LaneGrant {
+        LaneGrant {
             branch,
             granted: RefCell::default(),
             term: Cell::new(0),
@@ -52,31 +52,32 @@ impl Door {
     }
 }
 
-impl Doors {
-    /// Sets the doors, once.
-    pub(super) fn set(&self, doors: Vec<Door>) {
-        let _ = self.all.set(doors);
+impl LaneGrants {
+    /// Sets the grants, once.
+    pub(super) fn set(&self, grants: Vec<LaneGrant>) {
+        let _ = self.all.set(grants);
     }
 
-    pub(super) fn all(&self) -> &[Door] {
+    pub(super) fn all(&self) -> &[LaneGrant] {
         self.all.get().map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn are_closed(&self) -> bool {
+    /// Whether every lane has confirmed that it uses nothing.
+    pub(super) fn are_revoked(&self) -> bool {
         let all = self.all().iter();
-        all.map(|door| door.granted.borrow())
-            .all(|door| door.is_none())
+        all.map(|grant| grant.granted.borrow())
+            .all(|granted| granted.is_none())
     }
 
     /// Commands that the other lanes have sent by themselves.
     pub(super) fn commands(&self) -> u64 {
         let all = self.all().iter();
-        all.map(|door| door.commands.load(Relaxed)).sum()
+        all.map(|grant| grant.commands.load(Relaxed)).sum()
     }
 
     /// The other lanes' access to the disk.
     pub(super) fn branches(&self) -> Vec<Arc<Resident<Rc<Branch>>>> {
         let all = self.all().iter();
-        all.map(|door| door.branch.clone()).collect()
+        all.map(|grant| grant.branch.clone()).collect()
     }
 }
