@@ -7,6 +7,20 @@ pub enum Bug {
     FlushOfOnePath,
     /// `iscsi`: a write is resent before its lost nexus is dead at the target.
     ResendAtOnce,
+    /// `iscsi`: a login of the same initiator port ends also the work of the session before.
+    LoginEndsWrites,
+    /// `iscsi`: a write that nobody could end counts as ended.
+    GivenUpForgotten,
+    /// `iscsi`: that writes were left which nobody could end is forgotten with their nexus.
+    UnfencedForgotten,
+    /// `iscsi`: a reset does not wait for what is on its way to the target.
+    ResetAtOnce,
+    /// `iscsi`: a unit attention for our own reset counts as a restart.
+    OwnResetCounts,
+    /// `iscsi`: a restart that is reported while nexuses are asked about another one is taken for that one.
+    SecondRestartForgotten,
+    /// `iscsi`: a flush that was refused loses what it was to cover.
+    RefusedFlushLoses,
     /// `iscsi`: each session's report of a restart counts as another one.
     RestartCountedByEach,
     /// `iscsi`: an answer settles also what has happened since the question was asked.

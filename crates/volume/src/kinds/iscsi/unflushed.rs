@@ -139,7 +139,8 @@ impl Unflushed {
     /// Otherwise (another initiator has reserved the disk, no path can be used, the target has refused the command) nothing
     /// has happened to what was written: it stays to be covered by the next flush.
     pub(super) fn flush_failed(&self, kind: ErrorKind) {
-        if matches!(kind, ErrorKind::Medium | ErrorKind::NoSpace) {
+        let was_tried = matches!(kind, ErrorKind::Medium | ErrorKind::NoSpace);
+        if was_tried || is_planted(Bug::RefusedFlushLoses) {
             self.lose();
         }
     }

@@ -124,7 +124,8 @@ impl Machine {
         }
         let hearing = &mut self.known_mut(nexus).hearing;
         // Each nexus is told once of our reset, which is no restart: that would have ended this session.
-        if report.reset && std::mem::take(&mut hearing.expects_reset) {
+        let is_ours = report.reset && std::mem::take(&mut hearing.expects_reset);
+        if is_ours && !is_planted(Bug::OwnResetCounts) {
             actions.push(Action::OurReset);
             return;
         }
@@ -202,7 +203,8 @@ impl Machine {
         is_known: bool,
         actions: &mut Actions,
     ) {
-        if !is_known || self.has_heard(told) {
+        let has_restarted_again = self.has_heard(told) && !is_planted(Bug::SecondRestartForgotten);
+        if !is_known || has_restarted_again {
             actions.push(Action::LoseOfRound);
         }
         for nexus in others.iter().chain([&told]) {

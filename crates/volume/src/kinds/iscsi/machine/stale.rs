@@ -60,6 +60,9 @@ impl Left {
 
     pub(super) fn reinstated(&mut self) {
         self.is_reinstated = true;
+        if is_planted(Bug::LoginEndsWrites) {
+            self.over();
+        }
     }
 
     pub(super) fn over(&mut self) {
@@ -68,7 +71,7 @@ impl Left {
 
     /// There will be no reset. Returns whether nothing has ended the writes, not even a login.
     pub(super) fn given_up(&mut self) -> bool {
-        let fate = match self.is_reinstated {
+        let fate = match self.is_reinstated || is_planted(Bug::GivenUpForgotten) {
             true => Fate::Over,
             false => Fate::Unfenced,
         };
@@ -135,6 +138,9 @@ impl Machine {
 
     /// Whether any nexus has.
     pub(in super::super) fn has_unfenced(&self) -> bool {
+        if is_planted(Bug::UnfencedForgotten) {
+            return self.nexuses.iter().any(|(_, it)| it.left.is_unfenced());
+        }
         self.has_unfenced
     }
 
@@ -147,7 +153,7 @@ impl Machine {
     pub(in super::super) fn can_be_ended_at(&self, nexus: NexusId) -> Option<Instant> {
         let left = &self.known(nexus).left;
         let (ended, _) = left.ended.as_ref()?;
-        Some(match left.is_reinstated {
+        Some(match left.is_reinstated || is_planted(Bug::ResetAtOnce) {
             true => *ended,
             false => *ended + QUIET,
         })

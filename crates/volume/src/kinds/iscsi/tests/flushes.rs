@@ -2,6 +2,7 @@
 //! the target, loses it.
 
 use super::*;
+use crate::planted::{Bug, Planted};
 
 const SYNCHRONIZE_CACHE: u8 = 0x35;
 const RESERVATION_CONFLICT: u8 = 0x18;
@@ -47,6 +48,13 @@ fn a_flush_that_was_refused_loses_nothing() {
             flushed.unwrap_or_else(|error| panic!("{instead:?}: {error}"));
         });
     }
+}
+
+#[test]
+#[should_panic(expected = "may be lost")]
+fn a_flush_that_was_refused_and_loses_is_found() {
+    let _planted = Planted::new(Bug::RefusedFlushLoses);
+    a_flush_that_was_refused_loses_nothing();
 }
 
 #[test]

@@ -16,6 +16,12 @@ pub(super) enum FenceTruth {
 }
 
 impl World {
+    /// The disk is known for the first time.
+    pub(super) fn open_disk(&mut self) {
+        (self.is_open, self.told, self.followed) = (true, THROUGH, THROUGH);
+        self.tell(Event::Opened(GEOMETRY, THROUGH));
+    }
+
     pub(super) fn settle(&mut self) {
         const ALL: [Subject; 2] = [Subject::Mode, Subject::Claim];
         let subject = ALL[self.dice.below(2) as usize];
@@ -32,12 +38,15 @@ impl World {
 
     /// The target says other mode parameters.
     pub(super) fn change_mode(&mut self) {
-        self.told = Mode {
+        let told = Mode {
             is_volatile: self.dice.one_in(100),
             is_protected: self.dice.coin(),
             takes_fua: self.dice.coin(),
         };
-        self.tell(Event::Mode(self.told));
+        if self.is_open {
+            self.told = told;
+        }
+        self.tell(Event::Mode(told));
         assert!(
             self.has_cache || !self.told.is_volatile,
             "it is not flushed"
@@ -52,7 +61,7 @@ impl World {
             self.tell(Event::Doubted(Subject::Capacity));
         }
         let is_newer = self.driven.machine.events(Subject::Capacity) > asked;
-        if self.dice.one_in(4) {
+        if self.is_open && self.dice.one_in(4) {
             self.tell(Event::Unmeasured);
             self.has_other_blocks = false;
             let is_open = self.driven.machine.is_open(Subject::Capacity);
@@ -62,9 +71,12 @@ impl World {
             block_size_bytes: [512, 512, 4096][self.dice.below(3) as usize],
             len_bytes: GEOMETRY.len_bytes + 4096 * self.dice.below(1 << 20),
         };
-        self.has_other_blocks = now.block_size_bytes != GEOMETRY.block_size_bytes;
+        self.has_other_blocks = self.is_open && now.block_size_bytes != GEOMETRY.block_size_bytes;
         let was_long = self.len_bytes;
-        self.tell(Event::Measured(now, asked));
+        let told = self.tell(Event::Measured(now, asked));
+        if !self.is_open {
+            return assert!(told.is_empty(), "that is for whoever opens it");
+        }
         match self.has_other_blocks {
             true => assert_eq!(self.len_bytes, was_long, "that is no length"),
             false => {
@@ -122,6 +134,12 @@ impl World {
 
     pub(super) fn check_disk(&self) {
         let machine = &self.driven.machine;
+        let mode = match self.is_open {
+            true => self.told,
+            false => Mode::UNTOLD,
+        };
+        assert_eq!(machine.mode(), mode);
+        assert_eq!(self.followed, self.told, "what changes is followed");
         let is_other = machine.check_blocks().is_err();
         assert_eq!(
             is_other, self.has_other_blocks,

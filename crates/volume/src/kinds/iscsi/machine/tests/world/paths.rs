@@ -1,5 +1,7 @@
 //! What is true of the paths, and what may happen to them.
 
+use std::net::SocketAddr;
+
 use super::*;
 
 /// What is true of a path.
@@ -9,6 +11,8 @@ pub(super) struct PathTruth {
     pub(super) is_given_up: bool,
     pub(super) latest: Option<NexusId>,
     pub(super) access: PathAccess,
+    /// Where the last login that came through says that the target has moved.
+    moved: Option<SocketAddr>,
     /// Somebody brings it back.
     pub(super) is_recovering: bool,
     /// Somebody logs in over it for the first time.
@@ -90,16 +94,18 @@ impl World {
             return Some(Error::new(kind, "it is refused"));
         }
         let before = self.paths[path.0].latest;
+        let moved = self.dice.coin().then(|| ([10, 0, 0, 2], 3260).into());
+        self.paths[path.0].moved = moved;
+        self.tell(Event::Path(path, PathEvent::LoggedIn { moved }));
         let nexus = self.admit(path);
         let (_, truth) = self.nexuses.last_mut().expect("it was admitted");
         truth.has_come = true;
         self.paths[path.0].latest = Some(nexus);
         self.paths[path.0].is_given_up = false;
-        let comes = match self.dice.one_in(4) {
-            true => Event::Parked(nexus),
-            false => Event::InUse(nexus),
-        };
-        self.tell(comes);
+        match self.dice.one_in(4) {
+            true => drop(self.tell(Event::Parked(nexus))),
+            false => self.goes_into_use(nexus),
+        }
         let is_alive =
             |(nexus, truth): &&(NexusId, Truth)| Some(*nexus) == before && !truth.has_ended;
         if let Some((replaced, _)) = self.nexuses.iter().find(is_alive) {
@@ -139,7 +145,12 @@ impl World {
     /// The first login over a path is over.
     pub(super) fn open(&mut self, path: PathId) {
         if let Some(error) = self.log_in(path) {
-            self.tell(Event::Path(path, PathEvent::OpenFailed(error)));
+            self.paths[path.0].moved = None;
+            let failed = match self.dice.one_in(4) {
+                true => PathEvent::LoginFailed(error),
+                false => PathEvent::OpenFailed(error),
+            };
+            self.tell(Event::Path(path, failed));
         }
         self.paths[path.0].is_opening = false;
         self.tell(Event::Path(path, PathEvent::RecoveryEnds));
@@ -159,7 +170,9 @@ impl World {
             Some(Action::LogIn) => {
                 assert!(is_needed && !self.is_at_rest);
                 let failed = self.log_in(path);
-                self.paths[path.0].is_recovering = failed.is_some();
+                let truth = &mut self.paths[path.0];
+                truth.is_recovering = failed.is_some();
+                truth.moved = truth.moved.filter(|_| failed.is_none());
                 self.tell(Event::Path(path, PathEvent::Recovered(failed)));
             }
             _ => {
@@ -263,6 +276,11 @@ impl World {
         assert_eq!(machine.is_wanted(path), truth.is_wanted);
         assert_eq!(machine.is_live(path), self.is_live(path));
         assert_eq!(machine.is_usable(path), self.is_usable(path));
+        assert_eq!(
+            machine.moved(path),
+            truth.moved,
+            "where nobody answers is not tried again"
+        );
         let is_at_work = truth.is_recovering || truth.is_opening;
         if is_at_work || truth.is_given_up || self.is_at_rest || !self.is_missed(path) {
             return;
