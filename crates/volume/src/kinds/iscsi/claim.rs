@@ -394,8 +394,6 @@ impl RemoteUnit {
             if nexus.is_over() {
                 return Ok(());
             }
-            // Tells the other lanes, too.
-            self.paths.notify();
             if self.is_claim_shaken() {
                 match self.establish(nexus).await {
                     Err(error) if !nexus.is_over() => return Err(error),

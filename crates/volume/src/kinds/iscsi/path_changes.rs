@@ -160,7 +160,6 @@ impl RemoteUnit {
         if !self.paths.is_at_rest() {
             self.bring_back();
         }
-        self.paths.notify();
     }
 
     /// Removes the paths that were added and not adopted.

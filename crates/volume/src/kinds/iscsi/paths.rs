@@ -358,7 +358,8 @@ impl Paths {
         self.tell_paths();
     }
 
-    /// Wakes requests that wait for a change.
+    /// Wakes whoever waits for a change of something that the machine does not hold. An event that it takes wakes them
+    /// by itself.
     pub(super) fn notify(&self) {
         self.changed.notify();
     }

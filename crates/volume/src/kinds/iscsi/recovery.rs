@@ -195,9 +195,8 @@ impl RemoteUnit {
 
     /// Logs out on `nexus`, because its path was removed, or as the target asked.
     async fn leave(&self, nexus: &Rc<Nexus>) {
-        // Nobody sends on it any more.
-        self.paths.notify();
         let path = self.paths.path(nexus.path());
+        // Nobody sends on it any more.
         let tells = self.on_path(path, PathEvent::LogoutRequested);
         if tells.contains(&Action::TellLoss(path.id())) {
             let (target_name, address) = (&self.config().target_name, path.address());

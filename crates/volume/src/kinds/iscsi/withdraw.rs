@@ -34,7 +34,6 @@ impl RemoteUnit {
             }
             self.shake_claim();
         }
-        self.paths.notify();
         // Our other registrations may have ended, too.
         for other in self.paths.wanted().filter_map(Path::usable) {
             // An error: the next command over it tries again.
