@@ -81,6 +81,11 @@ fn a_secret_is_changed_while_the_disk_is_used() {
             .contains(&format!("! {of} still with the old secret: ")),
         "{ran}"
     );
+    assert!(ran.stdout.ends_with("\napplied\n"), "{ran}");
+    // A warning alone changes nothing.
+    let ran = apply(below.path(), &both);
+    assert!(ran.stdout.starts_with("! "), "{ran}");
+    assert!(ran.stdout.ends_with("\nnothing changes\n"), "{ran}");
     below_is.shows(
         1,
         "2 sessions of iqn.2026-11.io.sanstone:client still with the old secret; ",
