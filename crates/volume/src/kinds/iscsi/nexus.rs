@@ -247,6 +247,7 @@ impl Nexus {
 
 impl Drop for Nexus {
     fn drop(&mut self) {
-        self.note(Event::Forgotten(self.id));
+        let forgotten = Event::Forgotten(self.id);
+        self.machine.borrow_mut().note_drop(forgotten);
     }
 }

@@ -282,7 +282,13 @@ impl Paths {
         self.changed.notify();
     }
 
-    /// As that, of something that happens to a path.
+    /// As that, where something is dropped.
+    fn note_drop(&self, event: Event) {
+        self.machine.borrow_mut().note_drop(event);
+        self.changed.notify();
+    }
+
+    /// As [`Paths::note`], of something that happens to a path.
     pub(super) fn note_on(&self, path: &Path, event: PathEvent) {
         self.note(Event::Path(path.id(), event));
     }
@@ -437,9 +443,9 @@ impl Paths {
         task::join_all(logouts).await;
     }
 
-    /// Ends all live sessions with `error`.
+    /// Ends all live sessions with `error`, also where the disk is dropped.
     pub(super) fn end(&self, error: &Error) {
-        self.rest();
+        self.note_drop(Event::Rests);
         self.live().for_each(|nexus| nexus.end(error.clone()));
     }
 
@@ -560,7 +566,7 @@ impl Drop for Paths {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        self.0.note(Event::LetGo);
+        self.0.note_drop(Event::LetGo);
     }
 }
 

@@ -267,6 +267,8 @@ pub(super) struct Machine {
     /// In the order of their logins. There are few.
     nexuses: Vec<(NexusId, Known)>,
     admitted: u64,
+    /// When the last event happened.
+    last_event: Instant,
     service: Service,
     modes: Modes,
     geometry: capacity::Known,
@@ -291,6 +293,7 @@ impl Machine {
         Machine {
             nexuses: Vec::new(),
             admitted: 0,
+            last_event: Instant::default(),
             service: Service::default(),
             modes: Modes::default(),
             geometry: capacity::Known::default(),
@@ -318,8 +321,15 @@ impl Machine {
         assert!(actions.is_empty(), "{actions:?}");
     }
 
+    /// As that, where something is dropped. That may be outside a lane, where there is no clock, so it counts as happening
+    /// with the last event.
+    pub(super) fn note_drop(&mut self, event: Event) {
+        self.note(event, self.last_event);
+    }
+
     /// Takes an event that happens `now`. Nothing else changes what is known.
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Actions {
+        self.last_event = now;
         let actions = self.apply(event, now);
         self.check();
         actions

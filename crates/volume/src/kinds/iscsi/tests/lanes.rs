@@ -265,6 +265,17 @@ fn a_disk_that_is_closed_has_no_session_on_any_lane_and_has_them_again_when_it_i
     });
 }
 
+/// Its last owner may be dropped when the lane has ended, and with it the clock.
+#[test]
+fn a_disk_may_be_dropped_outside_its_lane() {
+    let (site, lanes) = site_of(2);
+    let disk = site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open_on(sessions(&site, 2, 0), &lanes).await;
+        disk.expect("it opens")
+    });
+    drop(disk);
+}
+
 #[test]
 fn a_target_that_takes_one_session_is_used_with_one_and_asked_for_more_as_far_as_they_matter() {
     use iscsi::LoginStatus;
