@@ -115,6 +115,12 @@ impl File {
     fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
+
+    /// The text without the tests at its end. Those of a file beside it are no end.
+    fn before_tests(&self) -> &str {
+        let tests = self.text.split_once("\n#[cfg(test)]\nmod tests {");
+        tests.map_or(&self.text, |(before, _)| before)
+    }
 }
 
 fn root() -> &'static Path {
@@ -466,12 +472,8 @@ fn programs_are_started_in_one_place() {
             return None;
         }
         // Tests may do as they like.
-        let built = file
-            .text
-            .split("#[cfg(test)]\nmod ")
-            .next()
-            .unwrap_or_default();
-        let line = built.lines().position(|line| line.contains(starts))? + 1;
+        let mut built = file.before_tests().lines();
+        let line = built.position(|line| line.contains(starts))? + 1;
         Some(format!(
             "{}:{line}: programs are started by engine::programs",
             file.path

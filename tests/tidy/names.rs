@@ -24,14 +24,6 @@ fn defined(line: &str) -> Option<&str> {
     Some(&name[..end.unwrap_or(name.len())]).filter(|name| !name.is_empty())
 }
 
-/// The text without the tests at its end.
-fn without_tests(text: &str) -> &str {
-    let (shipped, _) = text
-        .split_once("\n#[cfg(test)]\nmod tests {")
-        .unwrap_or((text, ""));
-    shipped
-}
-
 /// Whether it is part of what ships.
 fn ships(file: &File) -> bool {
     let name = file.path.rsplit('/').next().unwrap_or_default();
@@ -46,7 +38,7 @@ fn at_most_two_types_have_one_name() {
     let files = files();
     let mut places = BTreeMap::<&str, Vec<&str>>::new();
     for file in files.iter().filter(|file| ships(file)) {
-        for name in without_tests(&file.text).lines().filter_map(defined) {
+        for name in file.before_tests().lines().filter_map(defined) {
             places.entry(name).or_default().push(&file.path);
         }
     }
