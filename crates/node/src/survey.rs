@@ -196,7 +196,7 @@ fn collect(site: &ServedSite<'_>, node: &Node, base: &Path, leaves: &mut Vec<Lea
         NodeForm::Named(name) => return collect(site, &site.volumes.0[name], base, leaves),
         NodeForm::Inline(kind) => kind,
     };
-    if let VolumeIdentity::File(file) = kind.identity() {
+    if let Some(file) = kind.identity().file() {
         let path = base.join(file.path.get_ref());
         let path = store::resolve(&path).unwrap_or(path);
         leaves.push(Leaf {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use toml::{Table, Value};
-use volume::config::{Node, NodeForm, VolumeIdentity, Volumes};
+use volume::config::{Node, NodeForm, Volumes};
 
 /// The group that the unit of the package adds, for disks that are devices.
 const DISK_GROUP: &str = "disk";
@@ -51,10 +51,10 @@ pub(crate) fn barred(uid: u32, used: &Used<'_>) -> Vec<String> {
     let read = std::iter::once((configuration.to_owned(), false)).chain(secrets);
     let files = volumes.0.values().flat_map(Node::all);
     let files = files.filter_map(|node| match &node.what {
-        NodeForm::Inline(kind) => match kind.identity() {
-            VolumeIdentity::File(file) => Some((base.join(file.path.get_ref()), !file.read_only)),
-            _ => None,
-        },
+        NodeForm::Inline(kind) => kind
+            .identity()
+            .file()
+            .map(|file| (base.join(file.path.get_ref()), !file.read_only)),
         NodeForm::Named(_) => None,
     });
     let kept = fs::read_dir(state).into_iter().flatten().flatten();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::Graph;
 use crate::{
     Shape,
-    kinds::{Kind, Node, NodeForm, VolumeIdentity},
+    kinds::{Kind, Node, NodeForm},
     part::Facts,
     stats::StatsHandle,
 };
@@ -85,10 +85,10 @@ impl Graph {
             name: None,
             kind: kind.name(),
             place: kind.settings().describe(),
-            file: match kind.identity() {
-                VolumeIdentity::File(file) => Some(file.path.get_ref().clone()),
-                _ => None,
-            },
+            file: kind
+                .identity()
+                .file()
+                .map(|file| file.path.get_ref().clone()),
             memory_bytes: kind.memory().map(|size| size.get_ref().bytes()),
             shape: handles.get::<Shape>(&path).cloned(),
             counters: handles.get(&path).cloned().unwrap_or_default(),

@@ -30,6 +30,16 @@ pub enum VolumeIdentity<'a> {
     Name,
 }
 
+impl<'a> VolumeIdentity<'a> {
+    /// The file or block device of this machine, if it is one.
+    pub fn file(self) -> Option<FileIdentity<'a>> {
+        match self {
+            VolumeIdentity::File(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
 /// A file or block device of this machine with the blocks of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct FileIdentity<'a> {
